@@ -60,7 +60,7 @@ def limiter() -> Any:
 
 def serve_native() -> None:
     """Prints the port of the native service, which runs until its input ends."""
-    from tidegate._service import _native
+    from tidegate.server import _native
 
     made = limiter()
     service = _native.CheckService(made._native(), recorder=_native.Recorder())
@@ -229,7 +229,7 @@ def measure_services(rounds: int, seconds: int) -> dict[str, dict[str, float]]:
 
 
 def measure_tiers(users: int) -> dict[str, float]:
-    from tidegate._service import _native
+    from tidegate.server import _native
 
     before = harness.resident_bytes()
     builder = _native.TiersBuilder()

@@ -42,7 +42,7 @@ AIO_SHARE = 20
 
 _TIDEGATE = """
 import sys
-from tidegate._service import _native
+from tidegate.server import _native
 from tidegate.limiter.storage.uri import open_store
 tree = _native.DescriptorTree()
 tree.add_descriptor(tree.add_domain("edge"), "user", limits=["4000000000/day"])

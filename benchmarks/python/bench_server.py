@@ -41,7 +41,7 @@ _SERVER = """
 import resource, sys
 most = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-from tidegate._service import _native
+from tidegate.server import _native
 front = _native.Front({"connections": 60_000})
 front.route(_native._EchoService())
 print(front.listen("127.0.0.1", 0), flush=True)

@@ -37,7 +37,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     "contrib": ("contrib/, limits", "core, limiter"),
     "tuning": ("tuning._logs, tuning/, tuning/", "core, storage, rules, limiter, metrics"),
     "service": (
-        "_service/",
+        "server/",
         "core, storage, database, rules, load, quotas, anomaly, limiter, metrics",
     ),
     "package": ("__init__", "core, rules, limiter, integrations"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tidegate import _core
 from tidegate.limiter.storage.uri import open_store
 
-native = pytest.importorskip("tidegate._service._native", reason="the system has no epoll")
+native = pytest.importorskip("tidegate.server._native", reason="the system has no epoll")
 
 MIDNIGHT = 1_700_006_400 * 10**9
 KEYS = ["a", "b", "a_b"]

@@ -14,7 +14,7 @@ if not sys.platform.startswith("linux"):
     pytest.skip("the service is for Linux", allow_module_level=True)
 
 import check_wire as wire
-from tidegate._service import _native
+from tidegate.server import _native
 
 JSON = [("content-type", "application/json")]
 GRPC = "/tidegate.v1.RateLimiter/"

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from admin_client import AdminService, Clock
 from fastapi import FastAPI
 from tidegate._database.audit import Actor
-from tidegate._service.admin.oidc import OidcError
-from tidegate._service.dashboard.mount import mount_dashboard
-from tidegate._service.recording import Recorded, Row
 from tidegate.rules.sql.service_tables import anomalies, upgrade_requests, usage_hours
+from tidegate.server.admin.oidc import OidcError
+from tidegate.server.dashboard.mount import mount_dashboard
+from tidegate.server.recording import Recorded, Row
 
 HOSTILE = '<script>alert("x")</script>'
 

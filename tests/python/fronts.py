@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import h2.config
 import h2.connection
 import h2.events
-from tidegate._service import _native
+from tidegate.server import _native
 
 ECHO = "/tidegate.test.Echo/Echo"
 LATER = "/tidegate.test.Later/Later"

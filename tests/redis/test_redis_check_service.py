@@ -12,7 +12,7 @@ import pytest
 from check_service import OK, Service
 from polling import eventually
 from redis_server import PATIENT, RedisServer
-from tidegate._service import _native
+from tidegate.server import _native
 
 RULES = {
     "rules": [

@@ -1,4 +1,4 @@
-// tidegate._service._native: the service that answers checks by rules, and the recorder.
+// tidegate.server._native: the service that answers checks by rules, and the recorder.
 #include "server/checks/check_service.h"
 
 #include <pybind11/stl.h>

@@ -1,4 +1,4 @@
-// Functions that add the classes of each file to the module tidegate._service._native.
+// Functions that add the classes of each file to the module tidegate.server._native.
 #ifndef TIDEGATE_BINDINGS_SERVER_CLASSES_H_
 #define TIDEGATE_BINDINGS_SERVER_CLASSES_H_
 

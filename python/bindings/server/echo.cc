@@ -1,4 +1,4 @@
-// tidegate._service._native: services for tests, which answer with the body of the request.
+// tidegate.server._native: services for tests, which answer with the body of the request.
 #include <condition_variable>
 #include <deque>
 #include <memory>

@@ -1,4 +1,4 @@
-// tidegate._service._native: Envoy's rate limit service.
+// tidegate.server._native: Envoy's rate limit service.
 #include <pybind11/stl.h>
 
 #include <memory>

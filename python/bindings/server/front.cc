@@ -1,4 +1,4 @@
-// tidegate._service._native: the front: HTTP/1.1 and HTTP/2.
+// tidegate.server._native: the front: HTTP/1.1 and HTTP/2.
 #include "server/front/front.h"
 
 #include <pybind11/stl.h>

@@ -1,4 +1,4 @@
-// tidegate._service._native: the server of checks, which runs without Python.
+// tidegate.server._native: the server of checks, which runs without Python.
 #include <pybind11/pybind11.h>
 
 #include "gil.h"

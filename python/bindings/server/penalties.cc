@@ -1,4 +1,4 @@
-// tidegate._service._native: the table of callers that are throttled or blocked.
+// tidegate.server._native: the table of callers that are throttled or blocked.
 #include "server/checks/penalties.h"
 
 #include <pybind11/stl.h>

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate._errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from tidegate._service.settings import Settings
+    from tidegate.server.settings import Settings
 
 __all__ = ["register"]
 
@@ -49,7 +49,7 @@ def register(commands: Any) -> None:
 
 def _serve(arguments: argparse.Namespace) -> int:
     try:
-        import tidegate._service.settings  # noqa: F401
+        import tidegate.server.settings  # noqa: F401
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"`tidegate serve` needs the package {error.name}; expected "
@@ -67,9 +67,9 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _serve_with(path: Path | None, is_check: bool) -> int:
-    from tidegate._service.logs import set_up_logging
-    from tidegate._service.service import Service
-    from tidegate._service.settings import read_settings, unknown_variables
+    from tidegate.server.logs import set_up_logging
+    from tidegate.server.service import Service
+    from tidegate.server.settings import read_settings, unknown_variables
 
     settings = read_settings(path)
     set_up_logging(settings.log)
@@ -82,7 +82,7 @@ def _serve_with(path: Path | None, is_check: bool) -> int:
 
 
 def _check(settings: Settings) -> int:
-    from tidegate._service.rehearsal import rehearse
+    from tidegate.server.rehearsal import rehearse
 
     found = rehearse(settings)
     print("\n".join(found.lines))

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from admin_client import BASE, AdminService, add_api_rule
-from tidegate._service.admin import document_routes
-from tidegate._service.admin.app import create_admin
 from tidegate.rules import RuleFile
+from tidegate.server.admin import document_routes
+from tidegate.server.admin.app import create_admin
 
 JSON = {"Content-Type": "application/json"}
 

@@ -18,9 +18,9 @@ from fastapi.responses import Response, StreamingResponse
 from fronts import RawClient
 from polling import eventually
 from prometheus_client import CollectorRegistry
-from tidegate._service.admin_connections import Bounds
-from tidegate._service.admin_server import AdminServer, probes
-from tidegate._service.settings import Address, Tls
+from tidegate.server.admin_connections import Bounds
+from tidegate.server.admin_server import AdminServer, probes
+from tidegate.server.settings import Address, Tls
 
 PATIENT = Bounds(connections=100, head=60, request=60, answer=60)
 HEAD = b"GET /livez HTTP/1.1\r\nHost: admin\r\n"

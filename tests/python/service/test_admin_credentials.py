@@ -9,7 +9,7 @@ import re
 import pytest
 from admin_client import AdminService, Clock
 from tidegate._database.api_tokens import ROLES, find_token, hash_of
-from tidegate._service.admin.context import AdminRoute
+from tidegate.server.admin.context import AdminRoute
 
 
 def _routes(service: AdminService) -> list[tuple[str, str, str]]:

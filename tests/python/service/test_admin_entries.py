@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from admin_client import AdminService, add_api_rule
-from tidegate._service.settings import Settings
+from tidegate.server.settings import Settings
 
 BLOCK, ALLOW, COSTS = "/ratelimit/lists/block", "/ratelimit/lists/allow", "/ratelimit/costs"
 ABUSE = {"id": "abuse", "user": "42", "reason": "scrapes"}

@@ -19,9 +19,9 @@ from admin_client import AdminService
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from polling import eventually
-from tidegate._service.admin import oidc as oidc_module
-from tidegate._service.admin.app import create_admin
-from tidegate._service.admin.oidc import Oidc, OidcError
+from tidegate.server.admin import oidc as oidc_module
+from tidegate.server.admin.app import create_admin
+from tidegate.server.admin.oidc import Oidc, OidcError
 
 AUDIENCE = "tidegate"
 ROLES = {"ops": "operator", "root": "admin", "look": "viewer"}

@@ -8,8 +8,8 @@ import io
 import pytest
 from admin_client import AdminService, Clock, add_api_rule
 from polling import eventually
-from tidegate._service.admin.app import create_admin
-from tidegate._service.admin.audit_routes import neutral_cell
+from tidegate.server.admin.app import create_admin
+from tidegate.server.admin.audit_routes import neutral_cell
 
 ATTRIBUTES = {"user": "42", "tier": "free", "endpoint": "/api/posts"}
 

@@ -12,7 +12,7 @@ from processes import running
 
 SERVER = """
 import sys, uvicorn
-from tidegate._service.admin.app import create_admin
+from tidegate.server.admin.app import create_admin
 uvicorn.run(create_admin(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]),
             proxy_headers=False, log_level="error")
 """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tidegate._service import listeners
-from tidegate._service.listeners import AnomalyWatch
-from tidegate._service.recording import Recorded, Row
 from tidegate.anomaly import AnomalyDetector
+from tidegate.server import listeners
+from tidegate.server.listeners import AnomalyWatch
+from tidegate.server.recording import Recorded, Row
 
 
 class Detector:

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from admin_client import Clock, add_api_rule
 from dashboard_client import HOSTILE, DashboardService, Issuer, row
-from tidegate._service.admin_server import AdminServer
-from tidegate._service.settings import Address
+from tidegate.server.admin_server import AdminServer
+from tidegate.server.settings import Address
 
 _WHY = "playwright is not installed, such as for Python 3.9 and 3.10"
 sync_api = pytest.importorskip("playwright.sync_api", reason=_WHY)

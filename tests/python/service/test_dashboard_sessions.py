@@ -11,7 +11,7 @@ import pytest
 from admin_client import Clock
 from dashboard_client import DashboardService
 from tidegate._database.audit import Actor
-from tidegate._service.dashboard.session import Sessions
+from tidegate.server.dashboard.session import Sessions
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from dashboard_client import HOSTILE, DashboardService, Issuer
 from tidegate import ConfigurationError
 from tidegate._anomaly.detector import Action, Anomaly
 from tidegate._database.api_tokens import create_token
-from tidegate._service.enforcement import Enforcement
-from tidegate._service.recording import Recorded, Row
-from tidegate._service.service import Service
-from tidegate._service.settings import Settings, read_settings
 from tidegate.rules.sql.connection import engine_of
+from tidegate.server.enforcement import Enforcement
+from tidegate.server.recording import Recorded, Row
+from tidegate.server.service import Service
+from tidegate.server.settings import Settings, read_settings
 
 RULES = "rules: [{id: api, by: user, limit: 1000/hour}]\n"
 LIMITS = """

@@ -15,10 +15,10 @@ from tidegate import _core
 from tidegate.limiter.storage.uri import open_store
 from tidegate.rules.problems import RulesError
 
-native = pytest.importorskip("tidegate._service._native", reason="the system has no epoll")
-from tidegate._service.envoy import DescriptorFiles, follow  # noqa: E402
-from tidegate._service.envoy_descriptors import Descriptors  # noqa: E402
+native = pytest.importorskip("tidegate.server._native", reason="the system has no epoll")
 from tidegate.rules.document import read_file  # noqa: E402
+from tidegate.server.envoy import DescriptorFiles, follow  # noqa: E402
+from tidegate.server.envoy_descriptors import Descriptors  # noqa: E402
 
 MIDNIGHT = 1_700_006_400 * 10**9
 

@@ -13,9 +13,9 @@ from envoy_tools import GrpcClient
 from tidegate import _core
 from tidegate.limiter.storage.uri import open_store
 
-native = pytest.importorskip("tidegate._service._native", reason="the system has no epoll")
-from tidegate._service.envoy_descriptors import Descriptors  # noqa: E402
+native = pytest.importorskip("tidegate.server._native", reason="the system has no epoll")
 from tidegate.rules.document import read_text  # noqa: E402
+from tidegate.server.envoy_descriptors import Descriptors  # noqa: E402
 
 LIMITS = """
 domain: d

@@ -27,8 +27,8 @@ from servers import Answer, Client
 from tidegate import _core
 from tidegate.limiter.storage.uri import open_store
 
-native = pytest.importorskip("tidegate._service._native", reason="the system has no epoll")
-from tidegate._service.envoy import DescriptorFiles, follow  # noqa: E402
+native = pytest.importorskip("tidegate.server._native", reason="the system has no epoll")
+from tidegate.server.envoy import DescriptorFiles, follow  # noqa: E402
 
 MIDNIGHT = 1_700_006_400 * 10**9
 

@@ -14,7 +14,7 @@ import pytest
 from fronts import MakeFront, RawClient, new_front
 from polling import eventually
 from tidegate import ConfigurationError
-from tidegate._service import _native
+from tidegate.server import _native
 
 GET = b"GET /echo HTTP/1.1\r\nHost: test\r\n\r\n"
 

@@ -13,7 +13,7 @@ import trustme
 from fronts import Http2Client, RawClient, Served, new_front
 from polling import eventually
 from tidegate import ConfigurationError
-from tidegate._service import _native
+from tidegate.server import _native
 
 
 @dataclass

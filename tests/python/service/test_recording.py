@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate._service.recording import Recorded, Recording, Row, caller_of
+from tidegate.server.recording import Recorded, Recording, Row, caller_of
 
 
 class Recorder:

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 from envoy_tools import installed
-from tidegate._service.envoy import DescriptorFiles
-from tidegate._service.settings import Settings, read_settings
 from tidegate.rules import RuleSet
+from tidegate.server.envoy import DescriptorFiles
+from tidegate.server.settings import Settings, read_settings
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "examples" / "service"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tidegate import ConfigurationError
-from tidegate._service.settings import Address, Settings, read_settings, unknown_variables
+from tidegate.server.settings import Address, Settings, read_settings, unknown_variables
 
 
 def file_of(tmp_path: Path, text: str, name: str = "tidegate.yaml") -> Path:

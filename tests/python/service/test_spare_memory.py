@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 
 import pytest
-from tidegate._service.spare_memory import SpareMemory
+from tidegate.server.spare_memory import SpareMemory
 
 pytestmark = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="only glibc keeps what is freed below what is in use"

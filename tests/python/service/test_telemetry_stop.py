@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tidegate._service import telemetry
-from tidegate._service.telemetry import shut_down
+from tidegate.server import telemetry
+from tidegate.server.telemetry import shut_down
 
 
 class Provider:

@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 from tidegate import ConfigurationError
-from tidegate._service.telemetry import start_traces
-from tidegate._service.tracing import traced
+from tidegate.server.telemetry import start_traces
+from tidegate.server.tracing import traced
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"

@@ -11,10 +11,10 @@ import pytest
 from check_service import API, OK, Service
 from tidegate import ConfigurationError, _core
 from tidegate._anomaly.detector import Action, Anomaly, AnomalyDetector
-from tidegate._service import _native
-from tidegate._service.enforcement import Enforcement, is_enforceable
-from tidegate._service.listeners import AnomalyWatch
-from tidegate._service.recording import Recorded, Row, caller_named, caller_of
+from tidegate.server import _native
+from tidegate.server.enforcement import Enforcement, is_enforceable
+from tidegate.server.listeners import AnomalyWatch
+from tidegate.server.recording import Recorded, Row, caller_named, caller_of
 
 SECOND = 10**9
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from check_service import JSON, Service
 from fronts import Http2Client, RawClient
-from tidegate._service import _native
+from tidegate.server import _native
 
 ROOT = Path(__file__).resolve().parents[4]
 BEARER = {"authorization": "Bearer secret"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from check_service import Service
-from tidegate._service import _native
+from tidegate.server import _native
 
 grpc = pytest.importorskip("grpc", reason="grpcio is not installed")
 protoc = pytest.importorskip("grpc_tools.protoc", reason="grpcio-tools is not installed")

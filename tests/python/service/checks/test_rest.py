@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from check_service import API, JSON, Service
-from tidegate._service import _native
+from tidegate.server import _native
 
 
 def test_an_allowed_check_has_the_seven_members() -> None:

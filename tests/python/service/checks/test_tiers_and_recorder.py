@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from check_service import Service
 from tidegate import ArgumentTypeError, ConfigurationError
-from tidegate._service import _native
+from tidegate.server import _native
 
 
 def table_of(count: int) -> Any:

@@ -1,0 +1,203 @@
+"""Finds out who makes a request. Every route of the admin API needs a token."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import math
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Callable
+
+from starlette.concurrency import run_in_threadpool
+
+from tidegate._database.api_tokens import PREFIX, find_token, has_tokens, hash_of, note_use
+from tidegate._database.audit import Actor
+from tidegate._errors import StorageError
+from tidegate.limiter.limiter import Limiter
+from tidegate.server.admin.guard import with_safe_headers
+from tidegate.server.admin.oidc import OidcError
+from tidegate.server.admin.problems import ProblemError, problem_response
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from tidegate.server.admin.database import AdminDatabase
+    from tidegate.server.admin.oidc import Oidc
+
+__all__ = ["ACTOR", "FAILED_ATTEMPTS", "Authentication", "Credentials", "network_of"]
+
+log = logging.getLogger("tidegate")
+
+# The key under which the scope of a request holds the Actor.
+ACTOR = "tidegate.actor"
+FAILED_ATTEMPTS = "10/minute"
+_LONGEST_TOKEN = 8192
+_MOST_KNOWN = 1000
+_WARNED_EVERY = 60.0
+_BEARER = {"WWW-Authenticate": 'Bearer realm="tidegate"'}
+_INVALID = {"WWW-Authenticate": 'Bearer realm="tidegate", error="invalid_token"'}
+
+
+class Credentials:
+    """Finds the owner of a token: in the database, or by its issuer.
+
+    With `needs_role` false, a token of the issuer without a role belongs to a user.
+    """
+
+    def __init__(
+        self,
+        database: AdminDatabase,
+        oidc: Oidc | None,
+        *,
+        now: Callable[[], dt.datetime],
+        needs_role: bool = True,
+    ) -> None:
+        self._database = database
+        self._oidc = oidc
+        self._needs_role = needs_role
+        self._now = now
+        self._warned: float | None = None
+
+    def actor_of(self, token: str, remote: str | None) -> Actor:
+        """Returns the owner of `token`. Blocks. Raises ProblemError."""
+        if token.startswith(PREFIX) or self._oidc is None:
+            return self._of_database(token, remote)
+        try:
+            return self._oidc.actor_of(token, remote, needs_role=self._needs_role)
+        except OidcError as error:
+            if error.is_outage:
+                raise ProblemError(503, str(error), headers={"Retry-After": "30"}) from None
+            raise ProblemError(401, str(error), headers=_INVALID) from None
+
+    def _of_database(self, token: str, remote: str | None) -> Actor:
+        now = self._now()
+        with self._database.connect() as connection:
+            row = find_token(connection, token, now)
+        if row is None:
+            raise ProblemError(
+                401, "the token is unknown, revoked or has expired", headers=_INVALID
+            )
+        self._note(row, now)
+        return Actor(f"token:{row.id}:{row.name}", row.role, remote)
+
+    def _note(self, row: Any, now: dt.datetime) -> None:
+        try:
+            with self._database.connect() as connection:
+                if note_use(connection, row, now):
+                    connection.commit()
+        except StorageError as error:  # for example, somebody else writes to the database
+            log.info("the use of token %s was not recorded: %s", row.id, error)
+
+    def warn_if_closed(self) -> None:
+        """Logs how to make the first token, once a minute at most."""
+        moment = time.monotonic()
+        if self._oidc is not None or (
+            self._warned is not None and moment - self._warned < _WARNED_EVERY
+        ):
+            return
+        self._warned = moment
+        with self._database.connect() as connection:
+            if has_tokens(connection, self._now()):
+                return
+        log.warning(
+            "the admin API is closed, since no token exists; make one with "
+            "`tidegate tokens create %s NAME --role admin`",
+            self._database.name,
+        )
+
+
+class Authentication:
+    """ASGI middleware that lets through only requests with a valid token.
+
+    If too many attempts of an address fail, it has to wait. A token that was valid before is still
+    accepted from that address: others behind the same proxy must not lock an administrator out.
+    """
+
+    def __init__(self, app: ASGIApp, credentials: Credentials, limit: str) -> None:
+        self._app = app
+        self._credentials = credentials
+        self._failures = Limiter(limit, storage="memory://?capacity=65536", prefix="tg-admin")
+        self._known: OrderedDict[str, None] = OrderedDict()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        send = with_safe_headers(send)
+        try:
+            scope[ACTOR] = await self._actor_of(scope)
+        except ProblemError as error:
+            answer = problem_response(error.status, error.detail, error.headers)
+            await answer(scope, receive, send)
+            return
+        except StorageError as error:
+            log.warning("admin: %s", error)
+            answer = problem_response(503, "the database does not answer", {"Retry-After": "1"})
+            await answer(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    async def _actor_of(self, scope: Scope) -> Actor:
+        client = scope.get("client")
+        remote = client[0] if client else None
+        address = network_of(remote)
+        token = _bearer(scope)
+        if token is None:
+            await run_in_threadpool(self._credentials.warn_if_closed)
+            raise ProblemError(
+                401, "the request has no token; expected Authorization: Bearer", headers=_BEARER
+            )
+        fingerprint = hash_of(token)
+        waits = self._failures.peek(address)
+        if not waits.allowed and fingerprint not in self._known:
+            seconds = math.ceil(waits.retry_after)
+            raise ProblemError(
+                429,
+                f"too many tokens from this address were wrong; expected {seconds} s of quiet",
+                headers={"Retry-After": str(seconds)},
+            )
+        try:
+            actor = await run_in_threadpool(self._credentials.actor_of, token, remote)
+        except ProblemError as error:
+            if error.status == 401:
+                self._known.pop(fingerprint, None)
+                self._failures.hit(address)
+                await run_in_threadpool(self._credentials.warn_if_closed)
+            raise
+        self._known[fingerprint] = None
+        self._known.move_to_end(fingerprint)
+        while len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+        return actor
+
+
+def _bearer(scope: Scope) -> str | None:
+    given = [value for name, value in scope["headers"] if name == b"authorization"]
+    if not given:
+        return None
+    if len(given) > 1 or len(given[0]) > _LONGEST_TOKEN:
+        raise ProblemError(
+            401, "the header Authorization is too long or given twice", headers=_BEARER
+        )
+    text: str = given[0].decode("latin-1")
+    scheme, _, token = text.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        return None
+    return token.strip()
+
+
+def network_of(remote: str | None) -> str:
+    """Returns the /64 network of an IPv6 address, since one client has all of its addresses."""
+    try:
+        address = ipaddress.ip_address(remote or "")
+    except ValueError:
+        return remote or "unknown"
+    if address.version == 6:
+        return str(ipaddress.ip_network(f"{address}/64", strict=False))
+    return str(address)

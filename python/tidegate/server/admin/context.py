@@ -1,0 +1,187 @@
+"""The state that the routes of the admin API share, and the role that each route needs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from typing import TYPE_CHECKING, Annotated, Any, Callable, Optional
+
+from fastapi import Depends, Header, Query, Request
+from fastapi.routing import APIRoute
+from pydantic import StringConstraints
+
+from tidegate._database.api_tokens import ROLES
+from tidegate._database.audit import Actor
+from tidegate.rules.sql.sql_rules import SqlRules
+from tidegate.server.admin.authentication import ACTOR
+from tidegate.server.admin.problems import ProblemError
+from tidegate.server.recording import caller_named
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from starlette.responses import Response
+
+    from tidegate.limiter.rule_limiter import RuleLimiter
+    from tidegate.rules.rule_set import RuleSet
+    from tidegate.rules.source import RuleSource
+    from tidegate.server.admin.database import AdminDatabase
+    from tidegate.server.enforcement import Enforcement, Penalty
+
+__all__ = [
+    "Admin",
+    "AdminRoute",
+    "AnActor",
+    "Comment",
+    "IfMatch",
+    "TheAdmin",
+    "check_if_match",
+    "role",
+]
+
+log = logging.getLogger("tidegate")
+
+_ROLE = "x-tidegate-role"
+
+
+class Admin:
+    """The state that the routes work on."""
+
+    def __init__(
+        self,
+        database: AdminDatabase,
+        *,
+        rules: Optional[RuleSource],
+        limiter: Optional[RuleLimiter],
+        tiers: Any,
+        on_change: Optional[Callable[[str, Optional[str]], object]],
+        settings: Optional[dict[str, Any]] = None,
+        now: Callable[[], dt.datetime],
+        enforcement: Optional[Enforcement] = None,
+    ) -> None:
+        self.database = database
+        self.enforcement = enforcement
+        self.rules = rules
+        self.tiers = tiers
+        self.settings = settings
+        self.now = now
+        self._limiter = limiter
+        self._on_change = on_change
+
+    @property
+    def limiter(self) -> RuleLimiter:
+        """Returns the limiter. Raises ProblemError if the service has none."""
+        if self._limiter is None:
+            raise ProblemError(503, "this process has no limiter; expected one that answers checks")
+        return self._limiter
+
+    def penalty_of(self, attributes: dict[str, str]) -> Optional[Penalty]:
+        """Returns the penalty of the caller of a request with these attributes, if there is one."""
+        if self.enforcement is None:
+            return None
+        return self.enforcement.find(caller_named(attributes))
+
+    def enforced_against(self, attributes: dict[str, str]) -> Optional[Penalty]:
+        """Like penalty_of(), but returns None if a list of the rules allows such a request."""
+        penalty = self.penalty_of(attributes)
+        if penalty is None:
+            return None
+        asked: dict[str, Any] = attributes
+        is_listed = self.limiter.explain(**asked).cost == 0
+        return None if is_listed and self.limiter.peek(**asked).allowed else penalty
+
+    @property
+    def foreign_rules(self) -> Optional[RuleSet]:
+        """The rules in force, unless they come from the database."""
+        is_foreign = self.rules is not None and not isinstance(self.rules, SqlRules)
+        return self.rules.current if is_foreign and self.rules is not None else None
+
+    def check_own_rules(self) -> None:
+        """Raises ProblemError unless the rules in force come from the database."""
+        if self.foreign_rules is not None:
+            raise ProblemError(
+                409, f"the rules come from {self.rules!r:.200}; expected a change in that place"
+            )
+
+    def rules_changed(self) -> None:
+        """Makes this process follow a change of rules that was committed."""
+        if self.rules is not None:
+            self.rules.refresh()
+        self._notify("rules", None)
+
+    def tier_changed(self, user: Optional[str]) -> None:
+        """Makes this process follow a change of the tier of one user, or of many."""
+        if self.tiers is not None:
+            self.tiers.forget(user)
+        self._notify("tiers", user)
+
+    def tokens_changed(self) -> None:
+        """Reports that a token was made or revoked."""
+        self._notify("tokens", None)
+
+    def _notify(self, what: str, key: Optional[str]) -> None:
+        if self._on_change is None:
+            return
+        try:
+            self._on_change(what, key)
+        except Exception:
+            # The change is committed, so the request has succeeded.
+            log.exception("admin: on_change failed after a change of %s", what)
+
+
+def role(name: str) -> dict[str, Any]:
+    """Returns the extra fields of a route that only `name` and higher roles may call."""
+    return {_ROLE: name}
+
+
+class AdminRoute(APIRoute):
+    """A route that checks the role before it reads the body. Every route must name a role."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        needed: str = (self.openapi_extra or {})[_ROLE]
+        handler = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            actor: Actor = request.scope[ACTOR]
+            if ROLES.index(actor.role) < ROLES.index(needed):
+                raise ProblemError(403, f"the token's role is {actor.role}; expected {needed}")
+            return await handler(request)
+
+        return guarded
+
+
+def _admin_of(request: Request) -> Admin:
+    admin: Admin = request.app.state.admin
+    return admin
+
+
+def _actor_of(request: Request) -> Actor:
+    actor: Actor = request.scope[ACTOR]
+    return actor
+
+
+TheAdmin = Annotated[Admin, Depends(_admin_of)]
+AnActor = Annotated[Actor, Depends(_actor_of)]
+IfMatch = Annotated[Optional[str], Header(description="The ETag that was read before, or `*`.")]
+Comment = Annotated[
+    Optional[Annotated[str, StringConstraints(max_length=500)]],
+    Query(description="The reason, for the history."),
+]
+
+
+def check_if_match(given: Optional[str], current: str, *, is_required: bool) -> None:
+    """Raises ProblemError unless the client has read what is in force now."""
+    if given is None:
+        if is_required:
+            raise ProblemError(
+                428, "the header If-Match is missing; expected the ETag that was read before"
+            )
+        return
+    tags = [tag.strip() for tag in given.split(",")]
+    if "*" not in tags and f'"{current}"' not in tags:
+        raise ProblemError(
+            412,
+            f"If-Match is {given!a:.80}, but the ETag now is {current!r}; expected a new read, as "
+            "somebody else has made a change",
+            headers={"ETag": f'"{current}"'},
+        )

@@ -1,0 +1,140 @@
+"""Routes of the lists of requests to allow or to block, and of the costs of operations."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Optional
+
+from fastapi import APIRouter, Body, Response
+
+from tidegate.rules.sql.stored_rules import StoredRules, etag_of
+from tidegate.server.admin.bodies import ChangedRules, Entries
+from tidegate.server.admin.context import (
+    Admin,
+    AdminRoute,
+    AnActor,
+    Comment,
+    IfMatch,
+    TheAdmin,
+    check_if_match,
+    role,
+)
+from tidegate.server.admin.problems import ProblemError
+from tidegate.server.admin.rule_edits import save_entries
+
+__all__ = ["router"]
+
+router = APIRouter(route_class=AdminRoute, prefix="/v1/admin/ratelimit", tags=["lists and costs"])
+
+ListName = Literal["allow", "block"]
+_MOST_ENTRIES = 10_000
+_ENTRY = {"id": "abuse", "user": "42", "reason": "scrapes"}
+_COST = {"endpoints": ["/search/**"], "cost": 10}
+AnEntry = Annotated[dict[str, Any], Body(examples=[_ENTRY])]
+
+
+@router.get("/lists/{name}", openapi_extra=role("viewer"), response_model=Entries)
+def read_list(admin: TheAdmin, response: Response, name: ListName) -> Any:
+    """Lists the requests that are allowed, or refused, whatever the rules say."""
+    return _read(admin, response, name)
+
+
+@router.put("/lists/{name}", openapi_extra=role("admin"), response_model=ChangedRules)
+def replace_list(
+    admin: TheAdmin,
+    actor: AnActor,
+    name: ListName,
+    entries: Annotated[list[dict[str, Any]], Body(max_length=_MOST_ENTRIES, examples=[[_ENTRY]])],
+    if_match: IfMatch = None,
+    comment: Comment = None,
+) -> Any:
+    """Replaces all entries of a list."""
+    return _replace(admin, actor, name, entries, if_match, comment)
+
+
+@router.post(
+    "/lists/{name}", openapi_extra=role("operator"), response_model=ChangedRules, status_code=201
+)
+def add_entry(
+    admin: TheAdmin, actor: AnActor, name: ListName, entry: AnEntry, comment: Comment = None
+) -> Any:
+    """Adds an entry. Its `id` serves to remove it."""
+    id = entry.get("id")
+    if not isinstance(id, str) or not id or "/" in id:
+        raise ProblemError(422, f"id is {id!a:.80}; expected the id of the entry, without a slash")
+    admin.check_own_rules()
+    with admin.database.change(actor, of_rules=True) as change:
+        stored = StoredRules(change.connection, admin.database.name)
+        known = stored.plain.get(name, [])
+        if any(each.get("id") == id for each in known):
+            raise ProblemError(409, f"the list has an entry {id!a:.120}; expected another id")
+        given: Any = {(name, len(known)): ()}
+        action = f"{name}.add"
+        done = save_entries(
+            change, stored, name, [*known, entry], given, action=action, comment=comment
+        )
+    admin.rules_changed()
+    return done
+
+
+@router.delete("/lists/{name}/{id}", openapi_extra=role("operator"), response_model=ChangedRules)
+def delete_entry(
+    admin: TheAdmin, actor: AnActor, name: ListName, id: str, comment: Comment = None
+) -> Any:
+    """Removes an entry from a list."""
+    admin.check_own_rules()
+    with admin.database.change(actor, of_rules=True) as change:
+        stored = StoredRules(change.connection, admin.database.name)
+        known = stored.plain.get(name, [])
+        kept = [each for each in known if each.get("id") != id]
+        if len(kept) == len(known):
+            raise ProblemError(404, f"the list has no entry {id!a:.120}")
+        action = f"{name}.delete"
+        done = save_entries(change, stored, name, kept, {}, action=action, comment=comment)
+    admin.rules_changed()
+    return done
+
+
+@router.get("/costs", openapi_extra=role("viewer"), response_model=Entries)
+def read_costs(admin: TheAdmin, response: Response) -> Any:
+    """Lists the costs of operations, and their priority. An operation without an entry costs 1."""
+    return _read(admin, response, "costs")
+
+
+@router.put("/costs", openapi_extra=role("admin"), response_model=ChangedRules)
+def replace_costs(
+    admin: TheAdmin,
+    actor: AnActor,
+    costs: Annotated[list[dict[str, Any]], Body(max_length=_MOST_ENTRIES, examples=[[_COST]])],
+    if_match: IfMatch = None,
+    comment: Comment = None,
+) -> Any:
+    """Replaces the costs of all operations."""
+    return _replace(admin, actor, "costs", costs, if_match, comment)
+
+
+def _read(admin: Admin, response: Response, field: str) -> dict[str, Any]:
+    admin.check_own_rules()
+    with admin.database.snapshot() as connection:
+        entries = StoredRules(connection, admin.database.name).plain.get(field, [])
+    etag = etag_of(entries)
+    response.headers["ETag"] = f'"{etag}"'
+    return {"etag": etag, "entries": entries}
+
+
+def _replace(
+    admin: Admin,
+    actor: AnActor,
+    field: str,
+    entries: list[dict[str, Any]],
+    if_match: Optional[str],
+    comment: Optional[str],
+) -> ChangedRules:
+    admin.check_own_rules()
+    with admin.database.change(actor, of_rules=True) as change:
+        stored = StoredRules(change.connection, admin.database.name)
+        check_if_match(if_match, etag_of(stored.plain.get(field, [])), is_required=True)
+        given: Any = {(field, i): (i,) for i in range(len(entries))}
+        action = f"{field}.replace"
+        done = save_entries(change, stored, field, entries, given, action=action, comment=comment)
+    admin.rules_changed()
+    return done

@@ -1,0 +1,426 @@
+"""The service: a native front that answers checks, and the parts of it that run in Python."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from tidegate._anomaly.detector import AnomalyDetector
+from tidegate._core import native_clock
+from tidegate._errors import ConfigurationError
+from tidegate.limiter.quotas.watch import QuotaWatch
+from tidegate.limiter.rule_limiter import RuleLimiter, limiter_for
+from tidegate.limiter.storage.uri import open_store, without_password
+from tidegate.rules.file import RuleFile
+from tidegate.rules.rule_set import RuleSet
+from tidegate.server.enforcement import Enforcement
+from tidegate.server.listeners import AnomalyWatch, DecisionLog, to_history, to_violations
+from tidegate.server.quota_events import QuotaLog
+from tidegate.server.recording import Recording
+from tidegate.server.snapshots import Snapshots
+from tidegate.server.spare_memory import SpareMemory
+from tidegate.server.telemetry import shut_down
+
+try:
+    from tidegate.server import _native
+except ImportError as error:
+    raise ConfigurationError(
+        f"the service cannot answer checks here: {error}; expected Linux, and a tidegate that was "
+        "built with its server"
+    ) from None
+
+if TYPE_CHECKING:
+    from tidegate.rules.source import RuleSource
+    from tidegate.server.settings import Checks, Settings, Tls
+
+__all__ = ["Service", "tls_of"]
+
+log = logging.getLogger("tidegate")
+
+# Seconds for writing and closing, after calls in flight have ended.
+_CLOSING = 5.0
+
+
+class Service:
+    """Everything that `tidegate serve` runs, except its command line and its signal handlers.
+
+        service = Service(settings)
+        service.start()
+        ...
+        service.stop()
+
+    The constructor and start() raise ConfigurationError or StorageError for settings that cannot
+    work: invalid rules, a database without tables, an address in use. With `makes_tables` false,
+    the tables of the database must exist.
+    """
+
+    def __init__(self, settings: Settings, *, makes_tables: bool = True) -> None:
+        self.settings = settings
+        self._closing = contextlib.ExitStack()
+        with contextlib.ExitStack() as closing:
+            self._closing = closing
+            self._build(makes_tables)
+            self._closing = closing.pop_all()
+        self.is_ready = False
+        """Whether the service accepts checks: from start() until it begins to stop."""
+        self.address: tuple[str, int] | None = None
+        """The TCP address of checks, after start()."""
+        self.admin_address: tuple[str, int] | None = None
+        """The address of the admin API, after start()."""
+        self.has_closed = True
+        """Whether stop() could close everything in time."""
+        self._telemetry: list[Any] = []
+        self._closing.callback(shut_down, self._telemetry)
+        self._admin: Any = None
+        self._tls: Any = None
+
+    def _build(self, makes_tables: bool) -> None:
+        settings = self.settings
+        if settings.database is not None and makes_tables:
+            from tidegate.rules.sql.upgrade import upgrade
+
+            upgrade(settings.database)
+        self.store = open_store(settings.storage, {})
+        self.rules: RuleSource | RuleSet = self._open_rules()
+        self.limiter: RuleLimiter = limiter_for(
+            self.rules, storage=self.store, prefix=settings.prefix
+        )
+        self._closing.callback(self.limiter.close)
+        self.quota_events = QuotaLog()
+        self._closing.callback(QuotaWatch(self.limiter, self.quota_events).close)
+        checks = settings.checks
+        self.recorder = _native.Recorder(settings.usage.capacity)
+        self.front = _native.Front(_front_options(checks))
+        self.checks = _native.CheckService(
+            self.limiter._native(),
+            recorder=self.recorder,
+            require_token=checks.needs_token,
+            refused_status=checks.refused_status,
+            auth_refused_status=checks.auth_refused_status,
+            auth_headers=None if checks.auth_headers is None else list(checks.auth_headers.items()),
+        )
+        self.front.route(self.checks)
+        self.health = _native.Health(self.front)
+        if not isinstance(self.rules, RuleSet):
+            # The limiter follows the source itself, before all subscribers.
+            self.rules.subscribe(lambda _: self.checks.use(self.limiter._native()))
+        self.envoy = self._open_envoy()
+        self.snapshots: Snapshots | None = None
+        if settings.database is not None:
+            self.snapshots = Snapshots(settings.database, self.checks)
+            self._closing.callback(self.snapshots.close)
+        self._writers: list[tuple[str, Any]] = []
+        self.anomalies: AnomalyWatch | None = None
+        self.enforcement: Enforcement | None = None
+        self.recording = Recording(self.recorder, self._listeners())
+
+    def _open_rules(self) -> RuleSource | RuleSet:
+        settings = self.settings
+        source: RuleSource
+        if settings.rules is not None:
+            source = RuleFile(settings.rules)
+        elif settings.database is not None:
+            from tidegate.rules.sql.sql_rules import SqlRules
+
+            source = SqlRules(settings.database)
+        else:
+            return RuleSet({"rules": []})
+        self._closing.callback(source.close)
+        return source
+
+    def _open_envoy(self) -> Any:
+        envoy = self.settings.envoy
+        if envoy is None:
+            return None
+        from tidegate.server.envoy import DescriptorFiles, follow
+
+        files = DescriptorFiles(envoy.config)
+        self._closing.callback(files.close)
+        self.envoy_service = _native.EnvoyService(
+            self.store._native(),
+            native_clock(None),
+            self.settings.prefix,
+            all_or_none=envoy.all_or_none,
+            recorder=self.recorder,
+            user_key=envoy.user_key,
+        )
+        follow(files, self.envoy_service)
+        self.front.route(self.envoy_service)
+        return files
+
+    def _listeners(self) -> list[Any]:
+        settings = self.settings
+        listeners: list[Any] = []
+        if settings.log.refusals or settings.log.access:
+            listeners.append(
+                DecisionLog(refusals=settings.log.refusals, access=settings.log.access)
+            )
+        if settings.database is not None and settings.usage.enabled:
+            from tidegate.rules.sql.usage_history import UsageHistory
+            from tidegate.rules.violation_log import ViolationLog
+
+            usage = settings.usage
+            history = UsageHistory(
+                settings.database,
+                interval=usage.interval,
+                capacity=usage.capacity,
+                keep=usage.keep_days,
+            )
+            self._closing.callback(history.close)
+            violations = ViolationLog(
+                settings.database,
+                interval=usage.interval,
+                capacity=usage.capacity,
+                keep=usage.keep_violations_days,
+            )
+            self._closing.callback(violations.close)
+            listeners += [to_history(history), to_violations(violations)]
+            self._writers += [("usage", history), ("violations", violations)]
+        if settings.anomalies.enabled:
+            found = settings.anomalies
+            if found.enforce:
+                self.enforcement = Enforcement(
+                    [self.checks] if self.envoy is None else [self.checks, self.envoy_service],
+                    seconds=found.enforce_seconds,
+                    most=found.enforce_most,
+                    exempt=found.exempt,
+                )
+            self.anomalies = AnomalyWatch(
+                AnomalyDetector(
+                    interval=found.interval, least=found.least, capacity=found.capacity
+                ),
+                settings.database,
+                enforcement=self.enforcement,
+            )
+            self._closing.callback(self.anomalies.close)
+            listeners.append(self.anomalies)
+        return listeners
+
+    def start(self) -> None:
+        """Opens the addresses and begins to answer."""
+        checks = self.settings.checks
+        if self.snapshots is not None:
+            self.snapshots.start()
+        self._tls = tls_of(checks.tls)
+        try:
+            if checks.listen is not None:
+                host = checks.listen.host
+                self.address = (host, self.front.listen(host, checks.listen.port, tls=self._tls))
+            if checks.unix is not None:
+                self.front.listen_unix(os.fspath(checks.unix))
+        except OSError as error:
+            raise ConfigurationError(
+                f"checks cannot be answered there: {error}; expected a free address"
+            ) from None
+        self._start_admin()
+        if self.settings.telemetry.enabled:
+            from tidegate.server.telemetry import start_telemetry
+
+            self._telemetry.append(
+                start_telemetry(
+                    {self.settings.prefix: self.limiter}, self.settings.telemetry.endpoint
+                )
+            )
+        self.recording.start()
+        memory = SpareMemory()
+        self._closing.callback(memory.close)
+        memory.start()
+        self.front.start()
+        self._set_ready(True)
+        log.info("checks are answered at %s", self._places())
+        for warning in self.warnings():
+            log.warning("%s", warning)
+
+    def warnings(self) -> list[str]:
+        """Returns settings that the operator may not have meant, though the service answers."""
+        found = []
+        if not self.limiter.rule_stats() and self.envoy is None:
+            place = self.settings.rules or "the database"
+            found.append(f"there are no rules, so every check is allowed; expected some in {place}")
+        problem = self.store.ping()
+        if problem is not None:
+            name = without_password(self.settings.storage)
+            found.append(f"the storage {name} does not answer: {problem}; its fallback decides")
+        return found
+
+    def _set_ready(self, is_ready: bool) -> None:
+        self.is_ready = is_ready
+        for name in ("", "ratelimit"):  # Envoy's own service has the second path
+            self.health.set(name, is_ready)
+
+    def _places(self) -> str:
+        places = [] if self.address is None else [_shown(*self.address)]
+        if self.settings.checks.unix is not None:
+            places.append(str(self.settings.checks.unix))
+        return " and ".join(places)
+
+    def _start_admin(self) -> None:
+        listen = self.settings.admin.listen
+        if listen is None:
+            return
+        from tidegate.server.admin_server import AdminServer, probes
+
+        admin = self.settings.admin
+        registry = None
+        if admin.public_metrics:
+            from tidegate.server.metrics import registry_of
+
+            registry = registry_of({self.settings.prefix: self.limiter}, self.counters)
+        app = probes(lambda: self.is_ready, self.store.ping, registry)
+        if self.settings.database is not None:
+            self._mount_admin(app, self.settings.database)
+        if self.settings.telemetry.traces:
+            from tidegate.server.telemetry import start_traces
+            from tidegate.server.tracing import traced
+
+            provider = start_traces(self.settings.telemetry.traces_endpoint)
+            self._telemetry.append(provider)
+            app = traced(app, provider)
+        self._admin = AdminServer(app, admin.tls)
+        self.admin_address = self._admin.start(listen)
+        log.info("the admin API is at %s", _shown(*self.admin_address))
+
+    def _mount_admin(self, app: Any, database: str) -> None:
+        from tidegate.server.admin.app import create_admin
+        from tidegate.server.admin.oidc import Oidc
+        from tidegate.server.dashboard.mount import mount_dashboard
+
+        settings = self.settings.admin.oidc
+        oidc = None if settings is None else Oidc(**settings.model_dump())
+        api = create_admin(
+            database,
+            rules=None if isinstance(self.rules, RuleSet) else self.rules,
+            limiter=self.limiter,
+            oidc=oidc,
+            enforcement=self.enforcement,
+            on_change=self._changed,
+            settings=self.settings.shown(),
+        )
+        mount_dashboard(
+            app,
+            api.state.admin,
+            oidc,
+            recent=self.recording.recent,
+            counters=self.counters,
+            ping=self.store.ping,
+        )
+        app.mount("/", api)
+
+    def _changed(self, what: str, name: str | None) -> None:
+        if what == "rules" and not isinstance(self.rules, RuleSet):
+            self.rules.refresh()
+        if self.snapshots is not None:
+            if what == "tokens":
+                self.snapshots.read_tokens()
+            else:
+                self.snapshots.refresh()
+
+    def counters(self) -> dict[str, int]:
+        """Returns the metrics that only the service has, by name."""
+        found = {f"front_{name}": value for name, value in self.front.stats().items()}
+        found |= {f"checks_{name}": value for name, value in self.checks.stats().items()}
+        if self.envoy is not None:
+            stats = self.envoy_service.stats().items()
+            found |= {f"envoy_{name}": value for name, value in stats if isinstance(value, int)}
+            found["envoy_config_refused"] = self.envoy.refused
+            found["envoy_config_failures"] = self.envoy.failures
+        found["records_dropped"] = self.recorder.dropped
+        found |= self.quota_events.counters()
+        for name, writer in self._writers:
+            found[f"{name}_written"] = writer.written
+            found[f"{name}_dropped"] = writer.dropped
+            found[f"{name}_failures"] = writer.failures
+        if self.anomalies is not None:
+            found["anomalies"] = self.anomalies.found
+        if self.enforcement is not None:
+            found["anomaly_enforced"] = len(self.enforcement.in_force())
+            found["anomaly_left_out"] = self.enforcement.left_out
+        if not isinstance(self.rules, RuleSet):
+            found["rules_refused"] = self.rules.refused
+            found["rules_failures"] = self.rules.failures
+        return found
+
+    def reload(self) -> None:
+        """Reads rules, descriptors, tokens, tiers and certificates again.
+
+        Invalid files are logged, and their previous versions stay in force.
+        """
+        if not isinstance(self.rules, RuleSet):
+            self.rules.refresh()
+        if self.envoy is not None:
+            self.envoy.refresh()
+        if self.snapshots is not None:
+            self.snapshots.refresh()
+        for certificate in (self._tls, self._admin):
+            if certificate is None:
+                continue
+            try:
+                certificate.reload()
+            except Exception as error:
+                log.error("the certificate was not replaced: %s", error)
+        log.info("the service was reloaded")
+
+    def stop(self) -> bool:
+        """Accepts no more calls, waits for calls in flight, writes recorded data, and closes.
+
+        Returns whether all calls were answered within `settings.drain` seconds. Writing and closing
+        may take a few seconds more; data not written by then is counted, logged and dropped.
+        """
+        self._set_ready(False)
+        is_drained = bool(self.front.drain(self.settings.drain))
+        self.front.stop()
+        # A database or a storage that does not answer must not keep the process alive.
+        closing = threading.Thread(target=self._close_all, name="tidegate closing", daemon=True)
+        closing.start()
+        closing.join(_CLOSING)
+        self.has_closed = not closing.is_alive()
+        if not self.has_closed:
+            for _, writer in self._writers:
+                writer.give_up()
+            log.error("the service ends before everything was closed, after %g s", _CLOSING)
+        return is_drained
+
+    def _close_all(self) -> None:
+        if self._admin is not None:
+            self._admin.stop()
+        self.recording.close()
+        # The writers are closed concurrently, since each may wait for a locked database.
+        writing = [
+            threading.Thread(target=writer.close, args=(_CLOSING,), daemon=True)
+            for _, writer in self._writers
+        ]
+        for thread in writing:
+            thread.start()
+        for thread in writing:
+            thread.join()
+        self.close()
+
+    def close(self) -> None:
+        """Closes everything that was opened. Only needed if the service never started."""
+        self._closing.close()
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _front_options(checks: Checks) -> dict[str, Any]:
+    return {
+        "loops": checks.loops or len(os.sched_getaffinity(0)),
+        "connections": checks.max_connections,
+        "streams": checks.max_streams,
+        "body_bytes": checks.max_body_bytes,
+        "idle_seconds": checks.idle_timeout,
+        "request_seconds": checks.request_timeout,
+    }
+
+
+def tls_of(tls: Tls | None) -> Any:
+    """Returns the certificate of the front. Raises ConfigurationError if it cannot be used."""
+    if tls is None:
+        return None
+    client_ca = None if tls.client_ca is None else os.fspath(tls.client_ca)
+    return _native.Tls(os.fspath(tls.certificate), os.fspath(tls.key), client_ca=client_ca)
