@@ -9,6 +9,6 @@
         print(anomaly.caller, anomaly.action, anomaly.reason)
 """
 
-from tidegate._anomaly.detector import Action, Anomaly, AnomalyDetector
+from tidegate.server.anomalies.detector import Action, Anomaly, AnomalyDetector
 
 __all__ = ["Action", "Anomaly", "AnomalyDetector"]

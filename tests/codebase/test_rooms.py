@@ -22,7 +22,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     "rules": ("rules/, rules/", "core"),
     "load": ("limiter.load/, load", "core"),
     "quotas": ("limiter.quotas/, quotas", "core"),
-    "anomaly": ("_anomaly/, anomaly", "core"),
+    "anomaly": ("server.anomalies/, anomaly", "core"),
     "limiter": (
         "limiter.loops, limiter.clock, limiter.limit, limiter.limiter, limiter.plan, limiter.replay, limiter.rule_limiter, limiter.stats, limiter.waiting/",
         "core, storage, rules, load, quotas",

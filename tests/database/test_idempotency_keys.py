@@ -7,9 +7,9 @@ import datetime as dt
 import pytest
 import sqlalchemy as sa
 from rule_database import RuleDatabase
-from tidegate._database.audit import Actor
-from tidegate._database.idempotency_keys import KEPT_FOR, KnownRequest, OnceKey
 from tidegate.rules.sql.connection import engine_of
+from tidegate.server.records.audit import Actor
+from tidegate.server.records.idempotency_keys import KEPT_FOR, KnownRequest, OnceKey
 
 NOW = dt.datetime(2026, 1, 31, 12, tzinfo=dt.timezone.utc)
 ADA = Actor("token:1:ada", "operator", None)

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import sqlalchemy as sa
 import tidegate as tg
-from tidegate._database.api_tokens import ROLES, create_token
 from tidegate.rules.sql import SqlRules, SqlTiers
 from tidegate.rules.sql.connection import engine_of
 from tidegate.server.admin.app import create_admin
+from tidegate.server.records.api_tokens import ROLES, create_token
 from typing_extensions import Self
 
 BASE = "/v1/admin"

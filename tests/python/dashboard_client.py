@@ -11,11 +11,11 @@ import httpx
 import sqlalchemy as sa
 from admin_client import AdminService, Clock
 from fastapi import FastAPI
-from tidegate._database.audit import Actor
 from tidegate.rules.sql.service_tables import anomalies, upgrade_requests, usage_hours
 from tidegate.server.admin.oidc import OidcError
 from tidegate.server.dashboard.mount import mount_dashboard
 from tidegate.server.recording import Recorded, Row
+from tidegate.server.records.audit import Actor
 
 HOSTILE = '<script>alert("x")</script>'
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import httpx
 from polling import eventually
-from tidegate._database.api_tokens import create_token
 from tidegate.rules.sql.connection import engine_of
+from tidegate.server.records.api_tokens import create_token
 
 RULES = """
 tiers: [free, premium]

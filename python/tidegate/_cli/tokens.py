@@ -67,7 +67,7 @@ def _now() -> dt.datetime:
 
 def _create(arguments: argparse.Namespace) -> int:
     database = _open(arguments.database)
-    from tidegate._database.api_tokens import create_token
+    from tidegate.server.records.api_tokens import create_token
 
     now = _now()
     expires_at = None if arguments.expires is None else now + _span(arguments.expires)
@@ -89,7 +89,7 @@ def _create(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     database = _open(arguments.database)
-    from tidegate._database.api_tokens import list_tokens
+    from tidegate.server.records.api_tokens import list_tokens
 
     with database.use() as connection:
         rows = list_tokens(connection)
@@ -113,7 +113,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _revoke(arguments: argparse.Namespace) -> int:
     database = _open(arguments.database)
-    from tidegate._database.api_tokens import revoke_token
+    from tidegate.server.records.api_tokens import revoke_token
 
     now = _now()
     with database.use() as connection:
@@ -133,7 +133,7 @@ def _revoke(arguments: argparse.Namespace) -> int:
 
 
 def _record(connection: Any, action: str, id: int, **more: Any) -> None:
-    from tidegate._database.audit import Actor, record
+    from tidegate.server.records.audit import Actor, record
 
     record(connection, Actor("command line", "admin", None), action, f"token:{id}", **more)
 

@@ -8,12 +8,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from tidegate._anomaly.detector import Action
+from tidegate.server.anomalies.detector import Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tidegate._anomaly.detector import Anomaly
+    from tidegate.server.anomalies.detector import Anomaly
 
 __all__ = ["BLOCK_RULE", "Enforcement", "Penalty", "is_enforceable"]
 

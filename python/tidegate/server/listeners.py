@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from tidegate._anomaly.detector import Action, AnomalyDetector
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.service_tables import anomalies
+from tidegate.server.anomalies.detector import Action, AnomalyDetector
 from tidegate.server.recording import caller_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tidegate._anomaly.detector import Anomaly
     from tidegate.rules.sql.connection import DatabaseLike
     from tidegate.rules.sql.usage_history import UsageHistory
     from tidegate.rules.violation_log import ViolationLog
+    from tidegate.server.anomalies.detector import Anomaly
     from tidegate.server.enforcement import Enforcement
     from tidegate.server.recording import Recorded
 

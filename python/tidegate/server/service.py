@@ -8,7 +8,6 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from tidegate._anomaly.detector import AnomalyDetector
 from tidegate._core import native_clock
 from tidegate._errors import ConfigurationError
 from tidegate.limiter.quotas.watch import QuotaWatch
@@ -16,6 +15,7 @@ from tidegate.limiter.rule_limiter import RuleLimiter, limiter_for
 from tidegate.limiter.storage.uri import open_store, without_password
 from tidegate.rules.file import RuleFile
 from tidegate.rules.rule_set import RuleSet
+from tidegate.server.anomalies.detector import AnomalyDetector
 from tidegate.server.enforcement import Enforcement
 from tidegate.server.listeners import AnomalyWatch, DecisionLog, to_history, to_violations
 from tidegate.server.quota_events import QuotaLog

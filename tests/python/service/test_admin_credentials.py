@@ -8,8 +8,8 @@ import re
 
 import pytest
 from admin_client import AdminService, Clock
-from tidegate._database.api_tokens import ROLES, find_token, hash_of
 from tidegate.server.admin.context import AdminRoute
+from tidegate.server.records.api_tokens import ROLES, find_token, hash_of
 
 
 def _routes(service: AdminService) -> list[tuple[str, str, str]]:

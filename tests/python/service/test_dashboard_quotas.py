@@ -14,8 +14,8 @@ import pytest
 from admin_client import Clock, add_api_rule
 from dashboard_client import HOSTILE, DashboardService
 from tidegate import ConfigurationError, StorageError
-from tidegate._database import idempotency_keys
-from tidegate._database.idempotency_keys import OnceKey
+from tidegate.server.records import idempotency_keys
+from tidegate.server.records.idempotency_keys import OnceKey
 
 ASKED = {"user": "42", "tier": "free", "endpoint": "/api/*"}
 LIMITS = {"free": ["quota 100/month rollover 50", "1000/minute"], "premium": "quota 400/month"}

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from admin_client import Clock
 from dashboard_client import DashboardService
-from tidegate._database.audit import Actor
 from tidegate.server.dashboard.session import Sessions
+from tidegate.server.records.audit import Actor
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ import pytest
 from admin_client import AdminService, Clock, add_api_rule
 from dashboard_client import HOSTILE, DashboardService, Issuer
 from tidegate import ConfigurationError
-from tidegate._anomaly.detector import Action, Anomaly
-from tidegate._database.api_tokens import create_token
 from tidegate.rules.sql.connection import engine_of
+from tidegate.server.anomalies.detector import Action, Anomaly
 from tidegate.server.enforcement import Enforcement
 from tidegate.server.recording import Recorded, Row
+from tidegate.server.records.api_tokens import create_token
 from tidegate.server.service import Service
 from tidegate.server.settings import Settings, read_settings
 

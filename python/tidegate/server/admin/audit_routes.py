@@ -11,9 +11,9 @@ from typing import Annotated, Any, Optional
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 
-from tidegate._database.audit import AuditFilter, audit_entries
 from tidegate.server.admin.bodies import AuditPage, Instant
 from tidegate.server.admin.context import Admin, AdminRoute, TheAdmin, role
+from tidegate.server.records.audit import AuditFilter, audit_entries
 
 __all__ = ["neutral_cell", "router"]
 

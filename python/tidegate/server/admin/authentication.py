@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from starlette.concurrency import run_in_threadpool
 
-from tidegate._database.api_tokens import PREFIX, find_token, has_tokens, hash_of, note_use
-from tidegate._database.audit import Actor
 from tidegate._errors import StorageError
 from tidegate.limiter.limiter import Limiter
 from tidegate.server.admin.guard import with_safe_headers
 from tidegate.server.admin.oidc import OidcError
 from tidegate.server.admin.problems import ProblemError, problem_response
+from tidegate.server.records.api_tokens import PREFIX, find_token, has_tokens, hash_of, note_use
+from tidegate.server.records.audit import Actor
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -15,8 +15,8 @@ from pydantic import (
     StringConstraints,
 )
 
-from tidegate._database.api_tokens import NAME as TOKEN_NAME
 from tidegate.rules.model import NAME
+from tidegate.server.records.api_tokens import NAME as TOKEN_NAME
 
 __all__ = [
     "Asked",

@@ -10,12 +10,12 @@ from fastapi import Depends, Header, Query, Request
 from fastapi.routing import APIRoute
 from pydantic import StringConstraints
 
-from tidegate._database.api_tokens import ROLES
-from tidegate._database.audit import Actor
 from tidegate.rules.sql.sql_rules import SqlRules
 from tidegate.server.admin.authentication import ACTOR
 from tidegate.server.admin.problems import ProblemError
 from tidegate.server.recording import caller_named
+from tidegate.server.records.api_tokens import ROLES
+from tidegate.server.records.audit import Actor
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._database.audit import record
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.stored_rules import begin_change
+from tidegate.server.records.audit import record
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
-    from tidegate._database.audit import Actor
     from tidegate.rules.sql.connection import DatabaseLike
+    from tidegate.server.records.audit import Actor
 
 __all__ = ["AdminDatabase", "Change"]
 

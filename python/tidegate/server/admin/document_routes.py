@@ -10,7 +10,6 @@ from typing import Annotated, Any, Optional
 import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
-from tidegate._database.rule_versions import list_versions, version_of
 from tidegate.rules.diff import differences
 from tidegate.rules.document import Document, read_text
 from tidegate.rules.problems import RulesError
@@ -35,6 +34,7 @@ from tidegate.server.admin.context import (
 )
 from tidegate.server.admin.problems import ProblemError, problems_of
 from tidegate.server.admin.rule_edits import put_document, stored_or_none
+from tidegate.server.records.rule_versions import list_versions, version_of
 
 __all__ = ["router"]
 

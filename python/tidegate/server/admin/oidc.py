@@ -12,11 +12,11 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from tidegate._database.api_tokens import ROLES
-from tidegate._database.audit import Actor
 from tidegate._errors import ConfigurationError
 from tidegate.server.admin.guard import check_text
 from tidegate.server.admin.problems import ProblemError
+from tidegate.server.records.api_tokens import ROLES
+from tidegate.server.records.audit import Actor
 
 __all__ = ["USER", "Oidc", "OidcError"]
 

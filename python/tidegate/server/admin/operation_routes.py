@@ -8,7 +8,6 @@ from typing import Any, Optional
 
 from fastapi import APIRouter
 
-from tidegate._anomaly.detector import Action
 from tidegate.rules.model import NAME, RESERVED
 from tidegate.server.admin.bodies import (
     Asked,
@@ -20,6 +19,7 @@ from tidegate.server.admin.bodies import (
 )
 from tidegate.server.admin.context import AdminRoute, AnActor, TheAdmin, role
 from tidegate.server.admin.problems import ProblemError
+from tidegate.server.anomalies.detector import Action
 from tidegate.server.enforcement import BLOCK_RULE
 
 __all__ = ["router"]

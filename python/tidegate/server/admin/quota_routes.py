@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import sqlalchemy as sa
 from fastapi import APIRouter, Header, Query
 
-from tidegate._database import users
-from tidegate._database.idempotency_keys import OnceKey
 from tidegate._errors import ConfigurationError, StorageError
 from tidegate.rules.sql.service_tables import quota_top_ups
 from tidegate.server.admin.bodies import NewTopUp, QuotasOfUser, TopUp, UserId
 from tidegate.server.admin.context import AdminRoute, AnActor, TheAdmin, role
 from tidegate.server.admin.left_to_user import QuotaOfUser, quotas_of
 from tidegate.server.admin.problems import ProblemError
+from tidegate.server.records import users
+from tidegate.server.records.idempotency_keys import OnceKey
 
 if TYPE_CHECKING:
     from tidegate.server.admin.context import Admin

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidegate._database.rule_versions import keep_what_others_wrote, put_into_force
 from tidegate.rules.diff import differences
 from tidegate.rules.document import Document, as_text
 from tidegate.rules.problems import Problem, RulesError
@@ -22,6 +21,7 @@ from tidegate.rules.sql.write import (
     write_rule,
 )
 from tidegate.server.admin.bodies import ChangedRules
+from tidegate.server.records.rule_versions import keep_what_others_wrote, put_into_force
 
 if TYPE_CHECKING:
     from tidegate.rules import model

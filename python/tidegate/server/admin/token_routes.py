@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
 
-from tidegate._database.api_tokens import create_token, list_tokens, revoke_token
 from tidegate.server.admin.bodies import NewToken, Token, TokenText
 from tidegate.server.admin.context import AdminRoute, AnActor, TheAdmin, role
 from tidegate.server.admin.problems import ProblemError
+from tidegate.server.records.api_tokens import create_token, list_tokens, revoke_token
 
 __all__ = ["router"]
 

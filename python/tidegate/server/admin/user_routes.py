@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, Optional
 import sqlalchemy as sa
 from fastapi import APIRouter, Path, Query
 
-from tidegate._database import users
 from tidegate.rules.model import Override
 from tidegate.rules.problems import RulesError
 from tidegate.rules.sql import schema
@@ -29,6 +28,7 @@ from tidegate.server.admin.database import Change
 from tidegate.server.admin.problems import ProblemError
 from tidegate.server.admin.rule_edits import Proposal
 from tidegate.server.admin.rule_routes import tiers_of
+from tidegate.server.records import users
 
 __all__ = ["router"]
 

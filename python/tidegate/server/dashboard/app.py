@@ -19,8 +19,6 @@ from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from tidegate._database.api_tokens import ROLES
-from tidegate._database.audit import Actor
 from tidegate._errors import ConfigurationError, StorageError
 from tidegate.limiter.limiter import Limiter
 from tidegate.server.admin.authentication import FAILED_ATTEMPTS, Credentials, network_of
@@ -34,6 +32,8 @@ from tidegate.server.dashboard.session import (
     Sessions,
     is_same,
 )
+from tidegate.server.records.api_tokens import ROLES
+from tidegate.server.records.audit import Actor
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import RedirectResponse, Response
 
-from tidegate._database import anomaly_table, users
 from tidegate.rules.sql.violation_table import top_violations
 from tidegate.server.admin import anomaly_routes, operation_routes, rule_routes, user_routes
 from tidegate.server.admin.bodies import Asked, Note, ResetAsked, Unlock
@@ -25,6 +24,7 @@ from tidegate.server.dashboard.session import (
     SESSION_COOKIE,
     set_cookie,
 )
+from tidegate.server.records import anomaly_table, users
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -9,13 +9,13 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Callable
 
-from tidegate._database.api_tokens import ROLES, hash_of
+from tidegate.server.records.api_tokens import ROLES, hash_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from tidegate._database.audit import Actor
+    from tidegate.server.records.audit import Actor
 
 __all__ = ["FORM_COOKIE", "SESSION_COOKIE", "Session", "Sessions", "is_same", "set_cookie"]
 

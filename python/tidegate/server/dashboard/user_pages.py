@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
-from tidegate._database import users
 from tidegate._errors import StorageError
 from tidegate.rules.sql import service_tables
 from tidegate.server.admin import quota_routes
@@ -27,6 +26,7 @@ from tidegate.server.dashboard import usage, user_routes
 from tidegate.server.dashboard.app import signed_in
 from tidegate.server.dashboard.charts import bar_chart
 from tidegate.server.dashboard.session import PATH
+from tidegate.server.records import users
 
 if TYPE_CHECKING:
     from tidegate.server.dashboard.app import Visit

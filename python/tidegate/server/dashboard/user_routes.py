@@ -10,9 +10,6 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Depends, FastAPI, Path, Query
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from tidegate._database import users
-from tidegate._database.api_tokens import ROLES
-from tidegate._database.audit import Actor
 from tidegate.rules.problems import RulesError
 from tidegate.rules.sql import service_tables
 from tidegate.rules.sql.stored_rules import StoredRules
@@ -29,6 +26,9 @@ from tidegate.server.admin.left_to_user import (
 from tidegate.server.admin.problems import ProblemError, add_handlers
 from tidegate.server.admin.rule_routes import tiers_of
 from tidegate.server.dashboard import usage
+from tidegate.server.records import users
+from tidegate.server.records.api_tokens import ROLES
+from tidegate.server.records.audit import Actor
 
 __all__ = ["TierUpgrade", "create_user_api", "request_upgrade", "requests_of", "withdraw_request"]
 

@@ -10,8 +10,8 @@ import check_wire as wire
 import pytest
 from check_service import API, OK, Service
 from tidegate import ConfigurationError, _core
-from tidegate._anomaly.detector import Action, Anomaly, AnomalyDetector
 from tidegate.server import _native
+from tidegate.server.anomalies.detector import Action, Anomaly, AnomalyDetector
 from tidegate.server.enforcement import Enforcement, is_enforceable
 from tidegate.server.listeners import AnomalyWatch
 from tidegate.server.recording import Recorded, Row, caller_named, caller_of

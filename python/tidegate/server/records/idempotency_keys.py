@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from tidegate.rules.sql.service_tables import idempotency_keys
 
 if TYPE_CHECKING:
-    from tidegate._database.audit import Actor
+    from tidegate.server.records.audit import Actor
 
 __all__ = ["KEPT_FOR", "MOST_KEYS", "KnownRequest", "OnceKey"]
 

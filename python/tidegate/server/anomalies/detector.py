@@ -8,9 +8,9 @@ import math
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidegate._anomaly.baseline import Baseline, count_at, scaled
-from tidegate._anomaly.peers import Peers
 from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.server.anomalies.baseline import Baseline, count_at, scaled
+from tidegate.server.anomalies.peers import Peers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
