@@ -2,7 +2,7 @@
 
 import sys
 
-from tidegate._cli.main import main
+from tidegate.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -42,7 +42,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     ),
     "package": ("__init__", "core, rules, limiter, integrations"),
     "command line": (
-        "_cli/, __main__",
+        "cli/, __main__",
         "core, storage, database, rules, limiter, web, tuning, service",
     ),
 }
@@ -112,7 +112,7 @@ def _cycle(start: str) -> list[str] | None:
 
 
 def test_modules_are_found() -> None:
-    assert {"_core", "limiter.limiter", "web.request_limiter", "_cli.demo.service"} <= set(MODULES)
+    assert {"_core", "limiter.limiter", "web.request_limiter", "cli.demo.service"} <= set(MODULES)
     assert "limiter.storage.uri" in IMPORTS["limiter.limiter"]
     assert "limiter.loops" in IMPORTS["limiter.limiter"], "late imports are read"
     assert "limiter.plan" in IMPORTS["__init__"], "imports for type checkers are read"

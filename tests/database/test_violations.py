@@ -16,7 +16,7 @@ import tidegate as tg
 from polling import eventually
 from postgres_server import PostgresServer
 from rule_database import RuleDatabase
-from tidegate._cli.main import main
+from tidegate.cli.main import main
 from tidegate.rules import RuleSet, Tiers
 from tidegate.rules.violations import Rise, Violation, ViolationLog, top_violations
 

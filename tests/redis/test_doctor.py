@@ -14,7 +14,7 @@ import processes
 import pytest
 from polling import eventually
 from redis_server import PATIENT, PROGRAM, RedisServer
-from tidegate._cli.main import main
+from tidegate.cli.main import main
 
 Doctor = Callable[..., "tuple[int, dict[str, Any]]"]
 Start = Callable[..., RedisServer]

@@ -10,8 +10,8 @@ import sys
 import processes
 import pytest
 import tidegate as tg
-from tidegate._cli.explain import burst_chart, in_words, span
-from tidegate._cli.main import main
+from tidegate.cli.explain import burst_chart, in_words, span
+from tidegate.cli.main import main
 
 ALGORITHMS = (
     "token-bucket",

@@ -10,8 +10,8 @@ import flask
 import pytest
 import tidegate as tg
 from redis_server import RedisServer
-from tidegate._cli.main import main
 from tidegate._core import ShmStore
+from tidegate.cli.main import main
 
 
 @pytest.fixture(params=["shm", "redis"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from log_files import burst_log, habits_log
-from tidegate._cli.main import main
+from tidegate.cli.main import main
 
 Captured = pytest.CaptureFixture[str]
 

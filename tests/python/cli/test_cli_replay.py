@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from log_files import LOG_NOTE, burst_log, line
-from tidegate._cli.main import main
+from tidegate.cli.main import main
 
 Captured = pytest.CaptureFixture[str]
 
@@ -263,7 +263,7 @@ def test_without_numpy_it_says_what_to_install(
 
 def test_other_commands_import_nothing_of_it() -> None:
     look = (
-        "import sys; from tidegate._cli.main import main; main(['version']); "
+        "import sys; from tidegate.cli.main import main; main(['version']); "
         "print(sorted({'numpy', 'matplotlib', 'tidegate.tuning'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)

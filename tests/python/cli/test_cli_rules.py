@@ -10,7 +10,7 @@ import pytest
 import tidegate as tg
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tidegate._cli.main import main
+from tidegate.cli.main import main
 from tidegate.rules import RuleSet
 
 RULES = """\

@@ -6,8 +6,8 @@ import os
 
 import pytest
 import tidegate
-from tidegate._cli.main import main
 from tidegate._core import ShmStore
+from tidegate.cli.main import main
 
 
 def test_a_memory_is_listed_shown_and_removed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from tidegate._cli.demo.access_log import logged_requests
+from tidegate.cli.demo.access_log import logged_requests
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")

@@ -9,7 +9,7 @@ from typing import Any
 import tidegate as tg
 from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
-from tidegate._cli.rules.imported import import_file
+from tidegate.cli.rules.imported import import_file
 from tidegate.rules import RuleSet
 
 Entries = list[tuple[str, str]]

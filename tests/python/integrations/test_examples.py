@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from polling import eventually
 from servers import Client, asgi_server, gunicorn_server, uvicorn_at, uvicorn_server, wsgi_server
-from tidegate._cli.main import main
+from tidegate.cli.main import main
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

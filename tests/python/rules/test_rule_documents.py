@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tidegate._cli.main import main
+from tidegate.cli.main import main
 from tidegate.rules import RuleSet
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

@@ -135,7 +135,7 @@ def test_the_tier_of_a_user_comes_from_the_database(served: Served) -> None:
 # A service with the methods of a test.
 FAKE = """
 import os, signal, threading, time, types
-from tidegate._cli.serve import _until_signalled
+from tidegate.cli.serve import _until_signalled
 
 class Service:
     settings, has_closed, reloads = types.SimpleNamespace(drain=0), True, 0

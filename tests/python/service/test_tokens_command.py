@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from admin_client import AdminService
-from tidegate._cli.main import main
+from tidegate.cli.main import main
 
 
 def test_a_token_of_the_command_line_opens_the_api_until_it_is_revoked(

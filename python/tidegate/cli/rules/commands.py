@@ -7,8 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from tidegate._cli.rules import migrate
 from tidegate._errors import ConfigurationError
+from tidegate.cli.rules import migrate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,13 +138,13 @@ def _reading_files(
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from tidegate._cli.rules.check import check
+    from tidegate.cli.rules.check import check
 
     return check(arguments.file, strict=arguments.strict)
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    from tidegate._cli.rules.explain import explain
+    from tidegate.cli.rules.explain import explain
 
     attributes = pairs_of(arguments.attribute, "--attribute")
     for name in ("user", "endpoint", "method", "tier", "ip"):
@@ -165,7 +165,7 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    from tidegate._cli.rules.diff import diff
+    from tidegate.cli.rules.diff import diff
 
     for line in diff(arguments.old, arguments.new):
         print(line)
@@ -182,13 +182,13 @@ def _schema(arguments: argparse.Namespace) -> int:
 
 
 def _test(arguments: argparse.Namespace) -> int:
-    from tidegate._cli.rules.cases import run_cases
+    from tidegate.cli.rules.cases import run_cases
 
     return run_cases(arguments.file, arguments.cases)
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from tidegate._cli.rules.imported import as_yaml, import_file
+    from tidegate.cli.rules.imported import as_yaml, import_file
 
     if arguments.output is not None and _is_same_file(arguments.output, arguments.file):
         raise ConfigurationError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tidegate._cli.doctor_report import Report
+    from tidegate.cli.doctor_report import Report
 
 __all__ = ["memory", "persistence", "server"]
 

@@ -76,8 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--algorithm", default="token-bucket", help="default: %(default)s")
     check.set_defaults(run=_check)
 
-    from tidegate._cli import doctor, key, recommend, replay, serve, shm, tokens, violations
-    from tidegate._cli.rules import commands as rules
+    from tidegate.cli import doctor, key, recommend, replay, serve, shm, tokens, violations
+    from tidegate.cli.rules import commands as rules
 
     doctor.register(commands)
     key.register(commands)
@@ -103,7 +103,7 @@ def _version(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from tidegate._cli.explain import burst_chart, in_words
+    from tidegate.cli.explain import burst_chart, in_words
 
     limits = parse_many(arguments.limit, algorithm=arguments.algorithm)
     for limit in limits:
@@ -117,7 +117,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from tidegate._cli.demo.run import run
+    from tidegate.cli.demo.run import run
 
     return run(fast=arguments.fast, lines=arguments.lines)
 

@@ -6,8 +6,8 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from tidegate._cli.explain import span
 from tidegate._errors import ConfigurationError
+from tidegate.cli.explain import span
 from tidegate.limiter.rule_limiter import limiter_for
 from tidegate.limiter.storage.visible import check_visible
 from tidegate.rules.rule_set import RuleSet

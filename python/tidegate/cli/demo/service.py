@@ -1,6 +1,6 @@
 """The service that ``tidegate demo`` protects: FastAPI under uvicorn, nothing simulated.
 
-Run as ``python -m tidegate._cli.demo.service FD``, where FD is a listening socket.
+Run as ``python -m tidegate.cli.demo.service FD``, where FD is a listening socket.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import uvicorn
 from fastapi import FastAPI
 
-from tidegate._cli.demo.run import LIVE_LIMIT, LOG_LIMIT
 from tidegate.asgi import RateLimitMiddleware
+from tidegate.cli.demo.run import LIVE_LIMIT, LOG_LIMIT
 from tidegate.limiter.clock import ManualClock
 
 if TYPE_CHECKING:

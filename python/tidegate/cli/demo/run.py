@@ -14,13 +14,13 @@ from collections import Counter
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidegate._cli.demo.access_log import logged_requests
+from tidegate.cli.demo.access_log import logged_requests
 from tidegate.limiter.replay import replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tidegate._cli.demo.access_log import Request
+    from tidegate.cli.demo.access_log import Request
 
 __all__ = ["LIVE_LIMIT", "LOG_LIMIT", "run"]
 
@@ -210,7 +210,7 @@ def _utc(ns: int, *, date: bool = False) -> str:
 def _service(fast: bool) -> Iterator[tuple[str, int]]:
     """Runs the demo service in a process of its own, on a free port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        command = [sys.executable, "-m", "tidegate._cli.demo.service", str(listener.fileno())]
+        command = [sys.executable, "-m", "tidegate.cli.demo.service", str(listener.fileno())]
         # The socket listens already: requests that come before uvicorn is up wait in its queue.
         process = subprocess.Popen(
             command + ["--fast"] * fast, pass_fds=[listener.fileno()], stdin=subprocess.DEVNULL

@@ -43,7 +43,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def _run(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.samples <= 100_000:
         raise ConfigurationError(f"--samples {arguments.samples}; expected 1 to 100000")
-    from tidegate._cli.doctor_checks import examine
+    from tidegate.cli.doctor_checks import examine
 
     report = examine(arguments.storage, prefix=arguments.prefix, samples=arguments.samples)
     if arguments.json:

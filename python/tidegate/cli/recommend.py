@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from tidegate._cli import log_options, pictures, tables
 from tidegate._errors import ConfigurationError
+from tidegate.cli import log_options, pictures, tables
 
 if TYPE_CHECKING:
     import argparse
