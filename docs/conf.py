@@ -43,7 +43,7 @@ def _load_stub_of_an_extension(name: str) -> None:
     """Has its stub, which documents it, stand for the compiled module."""
     package = _ROOT / "python" / "tidegate"
     stub = types.ModuleType(f"tidegate.{name}")
-    stub.__file__ = str(package / f"{name}.pyi")
+    stub.__file__ = str(package.joinpath(*name.split(".")).with_suffix(".pyi"))
     sys.modules["tidegate"] = types.ModuleType("tidegate")  # the stub imports a sibling
     sys.modules["tidegate"].__path__ = [str(package)]
     source = Path(stub.__file__).read_text(encoding="utf-8")
@@ -57,5 +57,5 @@ def _load_stub_of_an_extension(name: str) -> None:
 
 
 _load_stub_of_an_extension("_core")
-_load_stub_of_an_extension("_logs")
+_load_stub_of_an_extension("tuning._logs")
 sys.path.insert(0, str(_ROOT / "python"))

@@ -12,40 +12,43 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "tidegate"
 
-# By room: its modules (a folder stands for all that it holds), and the rooms that these may
-# import beside their own. docs/design.md has the same table.
+# By room, from the ground up: its modules (a folder stands for all that it holds and no other
+# room names), and the rooms below it that these may import. docs/design.md has the same table.
 ROOMS: dict[str, tuple[str, str]] = {
     "core": ("_core, _errors, types", ""),
     "storage": ("limiter.storage/", "core"),
-    # Before the room whose folder its public modules lie in.
-    "database": ("_database/, rules.sql, rules.usage, rules.violations", "core, rules"),
-    "rules": ("rules/, rules/", "core"),
     "load": ("limiter.load/, load", "core"),
     "quotas": ("limiter.quotas/, quotas", "core"),
-    "anomaly": ("server.anomalies/, anomaly", "core"),
-    "limiter": (
-        "limiter.loops, limiter.clock, limiter.limit, limiter.limiter, limiter.plan, limiter.replay, limiter.rule_limiter, limiter.stats, limiter.waiting/",
-        "core, storage, rules, load, quotas",
+    "rules": ("rules/", "core"),
+    "database": (
+        "rules.sql/, rules.background_writer, rules.usage, rules.violation, rules.violation_log, "
+        "rules.violations",
+        "core, rules",
     ),
+    "limiter": ("limiter/", "core, storage, load, quotas, rules"),
     "web": (
         "web/, asgi, wsgi, keys, refusals, testing, pytest_plugin",
         "core, storage, rules, limiter",
     ),
-    "integrations": ("web.frameworks/, fastapi, flask, django", "core, storage, limiter, web"),
+    "frameworks": ("web.frameworks/, fastapi, flask, django", "core, storage, limiter, web"),
     "metrics": ("web.metrics, prometheus, opentelemetry", "core, limiter, web"),
     "outbound": ("outbound/, httpx, requests", "core, limiter"),
     "contrib": ("contrib/, limits", "core, limiter"),
-    "tuning": ("tuning._logs, tuning/, tuning/", "core, storage, rules, limiter, metrics"),
-    "service": (
+    "package": ("__init__", "core, rules, limiter, frameworks"),
+    "tuning": ("tuning/", "core, storage, rules, limiter, metrics"),
+    "anomalies": ("server.anomalies/, anomaly", "core"),
+    "records": ("server.records/", "core, database"),
+    "server": (
         "server/",
-        "core, storage, database, rules, load, quotas, anomaly, limiter, metrics",
+        "core, storage, quotas, rules, database, limiter, metrics, anomalies, records",
     ),
-    "package": ("__init__", "core, rules, limiter, integrations"),
     "command line": (
         "cli/, __main__",
-        "core, storage, database, rules, limiter, web, tuning, service",
+        "core, storage, rules, database, limiter, web, tuning, records, server",
     ),
 }
+# What a program that only limits never loads.
+OTHER_COMPONENTS = {"tuning", "anomalies", "records", "server", "command line"}
 
 FRAMEWORKS = {"django", "fastapi", "flask", "starlette", "werkzeug"}
 # Documented by its framework in spite of its name.
@@ -88,12 +91,16 @@ IMPORTS = {name: set(_imported(tree)) - {name} for name, tree in TREES.items()}
 
 
 def _room(module: str) -> str:
-    for room, (members, _) in ROOMS.items():
-        for member in members.split(", "):
-            folder = member.rstrip("/")
-            if module == folder or (folder != member and module.startswith(f"{folder}.")):
-                return room
-    raise AssertionError(f"{module} is in no room")
+    """The room that names the module, or the nearest of the folders that it lies in."""
+    found = [
+        (len(member), room)
+        for room, (members, _) in ROOMS.items()
+        for member in members.split(", ")
+        if module == member.rstrip("/")
+        or (member.endswith("/") and module.startswith(member.replace("/", ".")))
+    ]
+    assert found, f"{module} is in no room"
+    return max(found)[1]
 
 
 def _cycle(start: str) -> list[str] | None:
@@ -132,6 +139,29 @@ def test_rooms_import_only_the_rooms_below_them() -> None:
     assert wrong == []
 
 
+def test_rooms_import_only_what_the_table_has_above_them() -> None:
+    above: set[str] = set()
+    for room, (_, below) in ROOMS.items():
+        assert set(filter(None, below.split(", "))) <= above, room
+        above.add(room)
+
+
+def test_the_limiter_needs_no_other_component() -> None:
+    for room in ("limiter", "rules", "database", "web", "frameworks"):
+        reached = [room]
+        for each in reached:
+            reached += [
+                below for below in ROOMS[each][1].split(", ") if below not in {*reached, ""}
+            ]
+        assert not OTHER_COMPONENTS & set(reached), room
+
+
+def test_every_permission_of_the_table_is_used() -> None:
+    used = {(_room(name), _room(module)) for name in MODULES for module in IMPORTS[name]}
+    allowed = {(room, each) for room, row in ROOMS.items() for each in row[1].split(", ") if each}
+    assert allowed - used == set()
+
+
 def test_the_table_of_rooms_is_that_of_the_design_document() -> None:
     text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([a-z ]+) \| (`.+) \| .+ \| (.+) \|$", text, re.MULTILINE)
@@ -142,10 +172,18 @@ def test_the_table_of_rooms_is_that_of_the_design_document() -> None:
     assert documented == ROOMS
 
 
-def test_at_most_twelve_private_modules_lie_outside_of_the_rooms_folders() -> None:
-    private = [path.name for path in PACKAGE.glob("_[a-z]*.py*") if path.is_file()]
-    assert "limiter.limiter.py" in private
-    assert len(private) <= 12
+def test_the_package_holds_only_faces_and_rooms() -> None:
+    """At most 30 of them, with few ways between them."""
+    files = {path.name for path in PACKAGE.glob("*.py*") if path.is_file()} - {"py.typed"}
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert {name for name in files | folders if re.match("_[a-z]", name)} == {
+        "_core.pyi",
+        "_errors.py",
+    }
+    assert len(files | folders) <= 30
+    top = {name: name.partition(".")[0] for name in MODULES}
+    ways = {(top[name], top[module]) for name in MODULES for module in IMPORTS[name]}
+    assert len({(start, end) for start, end in ways if start != end}) <= 95
 
 
 def test_importing_tidegate_loads_only_the_limiter_and_storages() -> None:
@@ -161,7 +199,9 @@ def test_modules_that_the_extension_names_exist() -> None:
     named = {
         name
         for source in sources
-        for name in re.findall(r'import\("tidegate\.(\w+)"\)', source.read_text(encoding="utf-8"))
+        for name in re.findall(
+            r'import\("tidegate\.([\w.]+)"\)', source.read_text(encoding="utf-8")
+        )
     }
     assert named
     assert named <= set(MODULES)
@@ -173,7 +213,7 @@ def _root(node: ast.expr) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def test_only_integrations_touch_private_parts_of_frameworks() -> None:
+def test_only_the_room_of_frameworks_touches_private_parts_of_frameworks() -> None:
     touched = []
     for name, tree in TREES.items():
         if name.startswith("web.frameworks."):
