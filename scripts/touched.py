@@ -73,11 +73,9 @@ def _text(name: str) -> str:
 
 def programs_of(sources: list[str]) -> dict[str, list[str]]:
     """Returns the program of build/quick that holds each source, with the suites to run."""
-    listed = BUILD / "compile_commands.json"
-    if not listed.exists():
-        sys.exit(f"{listed.relative_to(ROOT)} is missing; expected `make quick` to have been run")
+    listed = (BUILD / "compile_commands.json").read_text(encoding="utf-8")
     programs: dict[str, list[str]] = {}
-    for command in json.loads(listed.read_text(encoding="utf-8")):
+    for command in json.loads(listed):
         for source in sources:
             if Path(command["file"]) == ROOT / source:
                 program = re.findall(r"CMakeFiles/(\w+)\.dir/", command["command"])[-1]
@@ -181,9 +179,12 @@ def main() -> int:
     print("\n".join([*cpp, *python]), flush=True)
     if options.list:
         return 0
+    compiled = any(name.startswith(("python/bindings/", "lua/")) for name in changed)
+    if (cpp or compiled) and not (BUILD / "compile_commands.json").exists():
+        sys.exit(f"{BUILD.relative_to(ROOT)} has no build; expected `make quick` to have been run")
     status = run_cpp(cpp) if cpp else 0
     if python:
-        if any(name.startswith(("python/bindings/", "lua/")) for name in changed):
+        if compiled:
             status = status or build(EXTENSIONS)
         status = status or run_python(python, options.seconds)
     return status
