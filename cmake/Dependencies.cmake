@@ -115,7 +115,7 @@ if(NOT TARGET tidegate_hiredis)
 endif()
 
 # simdjson, which reads the JSON in logs. Its DOM has been the same since 1.0.
-if(TIDEGATE_NEEDS_LOGS)
+if(TIDEGATE_HAS_TUNING)
   if(NOT TIDEGATE_FETCH)
     find_package(simdjson QUIET)  # no version: a release accepts only its own major version
   endif()
@@ -140,7 +140,7 @@ if(TIDEGATE_NEEDS_LOGS)
 endif()
 
 # The protocols of the server of checks: HTTP/2, HTTP/1.1 and protobuf.
-if(TIDEGATE_NEEDS_SERVER)
+if(TIDEGATE_HAS_SERVER)
   include(ServerDependencies)
 endif()
 

@@ -1,16 +1,31 @@
 # The compile options of every target of the project.
 include(CheckIPOSupported)
-check_ipo_supported(RESULT TIDEGATE_IPO_SUPPORTED OUTPUT ignored LANGUAGES CXX)
+check_ipo_supported(RESULT ipo_supported OUTPUT ignored LANGUAGES CXX)
 
-# The extension, the tests and the benchmarks get whole-program optimization. An installed archive
-# must also work with linkers that lack it: gcc puts both forms into one object file, which other
-# compilers cannot.
-set(TIDEGATE_IPO OFF)
-if(TIDEGATE_IPO_SUPPORTED AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT TIDEGATE_SANITIZE)
+# An installed archive must also work with linkers that lack link-time optimization: gcc puts both
+# forms into one object file, which other compilers cannot.
+set(tidegate_ipo OFF)
+if(TIDEGATE_IPO AND ipo_supported AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT TIDEGATE_SANITIZE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR NOT TIDEGATE_INSTALL)
-    set(TIDEGATE_IPO ON)
+    set(tidegate_ipo ON)
   endif()
 endif()
+
+# The sources of one folder become one translation unit. Most of what the compiler reads for a source
+# is the headers of the standard library and of Abseil, which one folder's sources share. Sources with
+# options of their own stay alone.
+function(tidegate_unity target)
+  if(NOT TIDEGATE_UNITY)
+    return()
+  endif()
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    get_filename_component(folder ${source} DIRECTORY)
+    string(MAKE_C_IDENTIFIER "in_${folder}" group)
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+endfunction()
 
 function(tidegate_target target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor)
@@ -20,7 +35,7 @@ function(tidegate_target target)
   if(TIDEGATE_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
-  if(TIDEGATE_IPO)
+  if(tidegate_ipo)
     set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION ON)
     if(TIDEGATE_INSTALL AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
       target_compile_options(${target} PRIVATE -ffat-lto-objects)

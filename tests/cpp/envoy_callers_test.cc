@@ -13,12 +13,14 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-INSTANTIATE_TEST_SUITE_P(Stores, EnvoyServiceTest, ::testing::Values(Kind::kAtOnce, Kind::kSlow),
+class EnvoyCallersTest : public EnvoyServiceTest {};
+
+INSTANTIATE_TEST_SUITE_P(Stores, EnvoyCallersTest, ::testing::Values(Kind::kAtOnce, Kind::kSlow),
                          [](const auto& which) {
                            return which.param == Kind::kAtOnce ? "AtOnce" : "Slow";
                          });
 
-TEST_P(EnvoyServiceTest, RecordsARequestOnceUnderItsUserAndThePathOfItsEntries) {
+TEST_P(EnvoyCallersTest, RecordsARequestOnceUnderItsUserAndThePathOfItsEntries) {
   const auto domain = Domain();
   Add(domain, {.key = "user", .limits = {"2/minute"}, .name = "per-user"});
   Add(domain, {.key = "remote_address", .limits = {"3/minute"}});
@@ -33,7 +35,7 @@ TEST_P(EnvoyServiceTest, RecordsARequestOnceUnderItsUserAndThePathOfItsEntries) 
   EXPECT_THAT(Recorded(), ElementsAre("|192.0.2.1|d|remote_address 0 1 0 0 0"));
 }
 
-TEST_P(EnvoyServiceTest, RecordsARequestThatNamesNobodyUnderItsFirstDescriptor) {
+TEST_P(EnvoyCallersTest, RecordsARequestThatNamesNobodyUnderItsFirstDescriptor) {
   Add(Domain(), {.key = "generic_key", .value = "slow", .limits = {"1/minute"}, .shadow = true});
   Use();
   EXPECT_EQ(Outcome({{"generic_key", "slow"}, {"other", ""}}), "200 OK:0 OK");
@@ -46,7 +48,7 @@ TEST_P(EnvoyServiceTest, RecordsARequestThatNamesNobodyUnderItsFirstDescriptor) 
   EXPECT_EQ(drained[0].user.size(), Recorder::kMostText);
 }
 
-TEST_P(EnvoyServiceTest, RecordsNeitherPeeksNorRefunds) {
+TEST_P(EnvoyCallersTest, RecordsNeitherPeeksNorRefunds) {
   Add(Domain(), {.key = "user", .limits = {"2/minute"}});
   Use();
   Outcome({{"user", "1", R"("hitsAddend":0)"}});
@@ -54,7 +56,7 @@ TEST_P(EnvoyServiceTest, RecordsNeitherPeeksNorRefunds) {
   EXPECT_THAT(Recorded(), IsEmpty());
 }
 
-TEST_P(EnvoyServiceTest, TakesTheUserFromTheConfiguredEntry) {
+TEST_P(EnvoyCallersTest, TakesTheUserFromTheConfiguredEntry) {
   Make({.user_key = "tenant"});
   Domain();
   Use();
@@ -62,7 +64,7 @@ TEST_P(EnvoyServiceTest, TakesTheUserFromTheConfiguredEntry) {
   EXPECT_THAT(Recorded(), ElementsAre("t||d| 1 0 0 0 1"));
 }
 
-TEST_P(EnvoyServiceTest, RefusesABlockedUserUntilTheEndAndChargesNothing) {
+TEST_P(EnvoyCallersTest, RefusesABlockedUserUntilTheEndAndChargesNothing) {
   const auto domain = Domain();
   Add(domain, {.key = "user", .limits = {"9/minute"}});
   Add(domain, {.key = "path", .limits = {"9/minute"}});
@@ -83,7 +85,7 @@ TEST_P(EnvoyServiceTest, RefusesABlockedUserUntilTheEndAndChargesNothing) {
   EXPECT_EQ(Outcome({{"user", "1"}}), "200 OK:8");
 }
 
-TEST_P(EnvoyServiceTest, CountsTheHitsOfAThrottledUserTwiceByItsOwnLimitsAlone) {
+TEST_P(EnvoyCallersTest, CountsTheHitsOfAThrottledUserTwiceByItsOwnLimitsAlone) {
   const auto domain = Domain();
   Add(domain, {.key = "user", .limits = {"5/minute"}});
   Add(domain, {.key = "path", .limits = {"9/minute"}});
@@ -98,7 +100,7 @@ TEST_P(EnvoyServiceTest, CountsTheHitsOfAThrottledUserTwiceByItsOwnLimitsAlone) 
               ElementsAre("1||/a| 2 0 0 0 2", "1||/a|user 0 1 0 0 0", "2||d| 1 0 0 0 1"));
 }
 
-TEST_P(EnvoyServiceTest, LetsAThrottledUserPassALimitOfOne) {
+TEST_P(EnvoyCallersTest, LetsAThrottledUserPassALimitOfOne) {
   Add(Domain(), {.key = "user", .limits = {"1/minute"}});
   Use();
   Punish("1", /*blocks=*/false);

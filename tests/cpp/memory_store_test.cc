@@ -112,11 +112,11 @@ TEST(MemoryStoreTest, TwoStoresHashDifferently) {
   EXPECT_NE(MakeStore()->Bind(limit, "s").tag, MakeStore()->Bind(limit, "s").tag);
 }
 
-class EachAlgorithm : public ::testing::TestWithParam<Algorithm> {};
+class MemoryStoreOfEachAlgorithm : public ::testing::TestWithParam<Algorithm> {};
 
-INSTANTIATE_TEST_SUITE_P(Algorithms, EachAlgorithm, ::testing::ValuesIn(kAllAlgorithms), NameOf);
+INSTANTIATE_TEST_SUITE_P(Algorithms, MemoryStoreOfEachAlgorithm, ::testing::ValuesIn(kAllAlgorithms), NameOf);
 
-TEST_P(EachAlgorithm, ThreadsOnOneKeyAdmitExactlyTheLimit) {
+TEST_P(MemoryStoreOfEachAlgorithm, ThreadsOnOneKeyAdmitExactlyTheLimit) {
   constexpr int64_t kCount = 20'000 / kSanitizerShare;
   Caller caller(MakeStore(), MakeLimit(kCount, kHour, GetParam()));
   std::atomic<int64_t> admitted{0};
@@ -129,7 +129,7 @@ TEST_P(EachAlgorithm, ThreadsOnOneKeyAdmitExactlyTheLimit) {
   EXPECT_EQ(caller.Peek("key", kStart).remaining(), 0);
 }
 
-TEST_P(EachAlgorithm, ThreadsWithDifferentCostsNeverExceedTheLimit) {
+TEST_P(MemoryStoreOfEachAlgorithm, ThreadsWithDifferentCostsNeverExceedTheLimit) {
   constexpr int64_t kCount = 20'000 / kSanitizerShare;
   Caller caller(MakeStore(), MakeLimit(kCount, kHour, GetParam()));
   std::atomic<int64_t> charged{0};
@@ -143,7 +143,7 @@ TEST_P(EachAlgorithm, ThreadsWithDifferentCostsNeverExceedTheLimit) {
   EXPECT_EQ(charged.load(), kCount);
 }
 
-TEST_P(EachAlgorithm, RefundsOfThreadsAddUp) {
+TEST_P(MemoryStoreOfEachAlgorithm, RefundsOfThreadsAddUp) {
   constexpr int kRounds = 20'000 / kSanitizerShare;
   Caller caller(MakeStore(), MakeLimit(1'000, kHour, GetParam()));
   RunThreads(8, [&](int) {
@@ -154,7 +154,7 @@ TEST_P(EachAlgorithm, RefundsOfThreadsAddUp) {
   EXPECT_EQ(caller.Peek("key", kStart).remaining(), 1'000);
 }
 
-TEST_P(EachAlgorithm, AResetForgetsAKeysUsage) {
+TEST_P(MemoryStoreOfEachAlgorithm, AResetForgetsAKeysUsage) {
   Caller caller(MakeStore(), MakeLimit(3, kHour, GetParam()));
   EXPECT_EQ(caller.Drain("key", kStart), 3);
   EXPECT_EQ(caller.Drain("other", kStart), 3);
@@ -166,7 +166,7 @@ TEST_P(EachAlgorithm, AResetForgetsAKeysUsage) {
   EXPECT_FALSE(caller.Hit("other", kStart).allowed);
 }
 
-TEST_P(EachAlgorithm, AClearedStoreHasForgottenAllKeys) {
+TEST_P(MemoryStoreOfEachAlgorithm, AClearedStoreHasForgottenAllKeys) {
   const auto store = MakeStore();
   Caller caller(store, MakeLimit(1, kHour, GetParam()));
   // Enough keys that a move to a larger table is in progress.
@@ -179,7 +179,7 @@ TEST_P(EachAlgorithm, AClearedStoreHasForgottenAllKeys) {
   EXPECT_FALSE(caller.Hit(KeyOf(7), kStart).allowed);
 }
 
-TEST_P(EachAlgorithm, ManyHitsAtOnceAreDecidedLikeSingleHits) {
+TEST_P(MemoryStoreOfEachAlgorithm, ManyHitsAtOnceAreDecidedLikeSingleHits) {
   const Limit limit = MakeLimit(5, kHour, GetParam());
   Caller many(MakeStore(), limit);
   Caller single(MakeStore(), limit);
@@ -199,7 +199,7 @@ TEST_P(EachAlgorithm, ManyHitsAtOnceAreDecidedLikeSingleHits) {
 }
 
 // A store below its capacity forgets nothing.
-TEST_P(EachAlgorithm, NoStateIsLostBelowTheCapacity) {
+TEST_P(MemoryStoreOfEachAlgorithm, NoStateIsLostBelowTheCapacity) {
   if (IsLog(GetParam())) GTEST_SKIP() << "logs are bounded in bytes, not in keys";
   constexpr int64_t kKeys = 1'000;
   Caller caller(MakeStore(kKeys), MakeLimit(100, kHour, GetParam()));
@@ -230,7 +230,7 @@ TEST(MemoryStoreTest, LogsThatFitTheirBytesAreNotLost) {
 }
 
 // Threads enter the same keys while the table grows from one slice to dozens.
-TEST_P(EachAlgorithm, NoStateIsLostWhileTheTableGrows) {
+TEST_P(MemoryStoreOfEachAlgorithm, NoStateIsLostWhileTheTableGrows) {
   constexpr int64_t kKeys = 100'000 / kSanitizerShare;
   constexpr int kThreadsHere = 4;
   Caller caller(MakeStore(1'000'000), MakeLimit(3, kHour, GetParam()));
@@ -257,7 +257,7 @@ TEST_P(EachAlgorithm, NoStateIsLostWhileTheTableGrows) {
 
 // The store is at its capacity, so a thread is often in the middle of entering a key when the
 // process forks.
-TEST_P(EachAlgorithm, AfterAForkDuringGrowthBothProcessesDecide) {
+TEST_P(MemoryStoreOfEachAlgorithm, AfterAForkDuringGrowthBothProcessesDecide) {
   Caller caller(MakeStore(10'000), MakeLimit(1'000'000, kHour, GetParam()));
   std::atomic<bool> stop{false};
   std::atomic<int64_t> newest{0};
@@ -309,7 +309,7 @@ TEST(MemoryStoreCeilingTest, DistinctKeysNeverExceedTheCapacity) {
 }
 
 // To evict a key, made-up keys must be charged as often as that key was.
-TEST_P(EachAlgorithm, KeysChargedOnceOrTwiceEvictNoKeyChargedOften) {
+TEST_P(MemoryStoreOfEachAlgorithm, KeysChargedOnceOrTwiceEvictNoKeyChargedOften) {
   // The bytes of logs have 256 parts, and each part needs room for a few logs.
   const int64_t capacity = IsLog(GetParam()) ? 25'000 : 5'000;
   constexpr int64_t kClients = 50;
@@ -440,7 +440,7 @@ TEST(MemoryStoreShrinkTest, KeysThatAreChargedWhileItShrinksAreNotLost) {
   ExpectNothingLost(caller, kKeys, now);
 }
 
-TEST_P(EachAlgorithm, ConcurrentRefundsGiveBackExactlyTheCharges) {
+TEST_P(MemoryStoreOfEachAlgorithm, ConcurrentRefundsGiveBackExactlyTheCharges) {
   constexpr int64_t kCharged = 1'000;
   const auto store = MakeStore();
   Caller caller(store, MakeLimit(2 * kCharged, kHour, GetParam()));

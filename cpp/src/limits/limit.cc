@@ -8,13 +8,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
+#include "base/time_units.h"
 #include "tidegate/quota.h"
 
 namespace tidegate {
 namespace {
-
-constexpr int64_t kSecond = 1'000'000'000;
-constexpr int64_t kDay = 86'400 * kSecond;
 
 struct AlgorithmEntry {
   std::string_view name;
@@ -35,11 +33,11 @@ std::string Canonical(const LimitSpec& spec, int64_t burst) {
     std::string_view many;
   };
   static constexpr Unit kUnits[] = {
-      {7 * kDay, "week", "weeks"},
-      {kDay, "day", "days"},
-      {3600 * kSecond, "hour", "hours"},
-      {60 * kSecond, "minute", "minutes"},
-      {kSecond, "second", "seconds"},
+      {7 * kDayNs, "week", "weeks"},
+      {kDayNs, "day", "days"},
+      {3600 * kSecondNs, "hour", "hours"},
+      {60 * kSecondNs, "minute", "minutes"},
+      {kSecondNs, "second", "seconds"},
       {1'000'000, "ms", "ms"},
       {1'000, "us", "us"},
       {1, "ns", "ns"},
@@ -199,7 +197,7 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
 Limit Limit::Unlimited(std::string rule) {
   LimitSpec spec;
   spec.count = kMaxCount;
-  spec.period_ns = kSecond;
+  spec.period_ns = kSecondNs;
   return Create(std::move(spec))->WithRule(std::move(rule));
 }
 

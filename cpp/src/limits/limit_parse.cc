@@ -11,13 +11,12 @@
 #include "absl/numeric/int128.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/time_units.h"
 #include "quotas/parse.h"
 #include "tidegate/limit.h"
 
 namespace tidegate {
 namespace {
-
-constexpr int64_t kSecond = 1'000'000'000;
 
 struct Unit {
   int64_t ns;
@@ -28,13 +27,13 @@ constexpr Unit kUnits[] = {
     {1, Calendar::kNone, {"ns", "nanosecond"}},
     {1'000, Calendar::kNone, {"us", "microsecond"}},
     {1'000'000, Calendar::kNone, {"ms", "millisecond"}},
-    {kSecond, Calendar::kNone, {"s", "second", "sec"}},
-    {60 * kSecond, Calendar::kNone, {"m", "minute", "min"}},
-    {3'600 * kSecond, Calendar::kNone, {"h", "hour", "hr"}},
-    {86'400 * kSecond, Calendar::kNone, {"d", "day"}},
-    {604'800 * kSecond, Calendar::kNone, {"w", "week", "wk"}},
-    {int64_t{30} * 86'400 * kSecond, Calendar::kMonth, {"month"}},
-    {int64_t{365} * 86'400 * kSecond, Calendar::kYear, {"year", "y", "yr"}},
+    {kSecondNs, Calendar::kNone, {"s", "second", "sec"}},
+    {60 * kSecondNs, Calendar::kNone, {"m", "minute", "min"}},
+    {3'600 * kSecondNs, Calendar::kNone, {"h", "hour", "hr"}},
+    {86'400 * kSecondNs, Calendar::kNone, {"d", "day"}},
+    {604'800 * kSecondNs, Calendar::kNone, {"w", "week", "wk"}},
+    {int64_t{30} * 86'400 * kSecondNs, Calendar::kMonth, {"month"}},
+    {int64_t{365} * 86'400 * kSecondNs, Calendar::kYear, {"year", "y", "yr"}},
 };
 
 // A cursor over one limit. Every reader skips blanks first and consumes nothing

@@ -7,6 +7,14 @@
 
 namespace tidegate::logs {
 
+// The value of a hexadecimal digit, or -1.
+inline int HexDigit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
 // Reads at most 18 digits; false if the text has more or anything else.
 inline bool ReadDigits(std::string_view text, int64_t* value) {
   if (text.empty() || text.size() > 18) return false;

@@ -6,17 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "logs/numbers.h"
 #include "logs/parser.h"
 
 namespace tidegate::logs {
 namespace {
-
-int HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
 
 // Replaces the escapes of nginx (\x22) and Apache (\" and \n). Other text stays as it is.
 void Unescape(std::string_view text, std::string* into) {

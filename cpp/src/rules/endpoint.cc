@@ -20,7 +20,7 @@ bool IsName(std::string_view part) {
   return true;
 }
 
-absl::Status Bad(std::string_view text, std::string_view why) {
+absl::Status BadEndpoint(std::string_view text, std::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("the endpoint ", Quote(text), " ", Absl(why)));
 }
 
@@ -31,40 +31,45 @@ bool IsAnyPart(std::string_view part) { return part == "*" || IsName(part); }
 absl::StatusOr<EndpointPattern> EndpointPattern::Parse(std::string_view text) {
   EndpointPattern pattern;
   pattern.text = std::string(text);
-  if (text.empty()) return Bad(text, "is empty; expected a path such as '/api/*', or a name");
+  if (text.empty())
+    return BadEndpoint(text, "is empty; expected a path such as '/api/*', or a name");
   if (text == "**") {
     pattern.anything = true;
     return pattern;
   }
   if (!IsPath(text)) {
     if (text.find_first_of("*{}") != std::string_view::npos) {
-      return Bad(text,
-                 "has a wildcard but no leading '/'; expected a path such as '/api/*', or '**' for "
-                 "every endpoint");
+      return BadEndpoint(
+          text,
+          "has a wildcard but no leading '/'; expected a path such as '/api/*', or '**' for "
+          "every endpoint");
     }
     return pattern;
   }
   if (text.find_first_of("?#") != std::string_view::npos) {
-    return Bad(text, "has a query or a fragment, which no endpoint has; expected a path alone");
+    return BadEndpoint(text,
+                       "has a query or a fragment, which no endpoint has; expected a path alone");
   }
   pattern.is_path = true;
   std::string canonical;
   for (const std::string_view part : SplitPath(text)) {
-    if (pattern.below) return Bad(text, "has '**' before its end; expected it as the last part");
+    if (pattern.below)
+      return BadEndpoint(text, "has '**' before its end; expected it as the last part");
     absl::StrAppend(&canonical, "/", Absl(part));
     if (part == "**") {
       pattern.below = pattern.has_wildcard = true;
       continue;
     }
     if (part == "." || part == "..") {
-      return Bad(text, "has a part '.' or '..', which matches no path that a service serves");
+      return BadEndpoint(text,
+                         "has a part '.' or '..', which matches no path that a service serves");
     }
     if (IsAnyPart(part)) {
       pattern.has_wildcard = true;
       pattern.has_name |= part != "*";
     } else if (part.find_first_of("*{}") != std::string_view::npos) {
-      return Bad(text, absl::StrCat("has the part ", Quote(part),
-                                    "; expected '*' or '{name}' for a whole part"));
+      return BadEndpoint(text, absl::StrCat("has the part ", Quote(part),
+                                            "; expected '*' or '{name}' for a whole part"));
     }
     pattern.parts.emplace_back(part);
   }

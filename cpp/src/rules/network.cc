@@ -19,7 +19,7 @@ constexpr int kIpv4Prefix = 96;
 constexpr int kCountedPrefix = 64;
 constexpr size_t kLongestAddress = 45;
 
-absl::Status Bad(std::string_view text, std::string_view expected) {
+absl::Status BadNetwork(std::string_view text, std::string_view expected) {
   return absl::InvalidArgumentError(
       absl::StrCat("the network is ", Quote(text), "; expected ", Absl(expected)));
 }
@@ -66,7 +66,8 @@ absl::StatusOr<Network> Network::Parse(std::string_view text) {
   const size_t slash = text.find('/');
   const std::string_view host = text.substr(0, slash);
   const std::optional<Address> address = ParseAddress(host);
-  if (!address.has_value()) return Bad(text, "a CIDR such as '10.0.0.0/8' or '2001:db8::/32'");
+  if (!address.has_value())
+    return BadNetwork(text, "a CIDR such as '10.0.0.0/8' or '2001:db8::/32'");
   const bool is_v4 = host.find(':') == std::string_view::npos;
   const int most = is_v4 ? 32 : 128;
   int bits = most;
@@ -74,12 +75,12 @@ absl::StatusOr<Network> Network::Parse(std::string_view text) {
     const std::string digits(text.substr(slash + 1));
     const bool plain = !digits.empty() && digits.find_first_not_of("0123456789") == digits.npos;
     if (!plain || !absl::SimpleAtoi(digits, &bits) || bits > most) {
-      return Bad(text, absl::StrCat("a prefix from 0 to ", most, " after the '/'"));
+      return BadNetwork(text, absl::StrCat("a prefix from 0 to ", most, " after the '/'"));
     }
   }
   const Network network{*address, bits + (is_v4 ? kIpv4Prefix : 0)};
   if (Masked(*address, network.prefix) != *address) {
-    return Bad(text, absl::StrCat("zeros after the first ", bits, " bits of the address"));
+    return BadNetwork(text, absl::StrCat("zeros after the first ", bits, " bits of the address"));
   }
   return network;
 }

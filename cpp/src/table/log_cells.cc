@@ -5,20 +5,13 @@
 #include <algorithm>
 
 #include "absl/container/inlined_vector.h"
+#include "table/neighbours.h"
 #include "table/table_inl.h"
 
 namespace tidegate {
 namespace {
 
-constexpr size_t kNeighbours = 4;
-constexpr int kMostTries = 1000;
-
-// SplitMix64's finaliser: a bijection.
-uint64_t Mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
+constexpr int kMaxLogTries = 1000;
 
 // The two ends in a cell, the later first. In a fresh cell w1 is no end.
 struct Pair {
@@ -111,7 +104,7 @@ Decision LogCells::Hit(const Moment& moment, int64_t cost) {
       if (view.mark != 0 && view.mark != mark) Remark(mark);
       return decision;
     }
-    if (tries == kMostTries) {
+    if (tries == kMaxLogTries) {
       // Calls that each want several places at once obstruct each other.
       decision = PeekLog(limit_, view.ring, now_ns, cost);
       decision.allowed = false;

@@ -8,21 +8,14 @@
 #include <utility>
 
 #include "quotas/step.h"
+#include "table/neighbours.h"
 #include "table/table_inl.h"
 
 namespace tidegate {
 namespace {
 
 constexpr size_t kWord = 8;
-constexpr size_t kNeighbours = 4;  // parts of a record that share their groups
 constexpr int kYieldAfter = 16;    // attempts
-
-// SplitMix64's finaliser: a bijection.
-uint64_t Mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 // The system provides the number, since a child of fork() would repeat the numbers of a generator.
 uint64_t NewRecord() { return std::max(1U, std::random_device()()); }

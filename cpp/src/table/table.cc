@@ -9,7 +9,7 @@ namespace tidegate {
 namespace {
 
 // How often a call checks whether a claim has ended, yielding in between.
-constexpr int kMostTries = 100;
+constexpr int kMaxTableTries = 100;
 
 enum class Reading { kOwned, kClaimed, kOthers };
 
@@ -223,7 +223,7 @@ void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot*
     if (tries > 16) sched_yield();
     // `now` does not advance within a call, so a claim is also taken over after many tries, which
     // is always safe.
-    const bool patient = tries < kMostTries;
+    const bool patient = tries < kMaxTableTries;
     const auto is_stale = [&](uint64_t w0) { return !patient || IsStale(w0, now_ns); };
     Slot idle;   // for long
     Slot spare;  // idle, but not for long

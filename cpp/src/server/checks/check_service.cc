@@ -11,8 +11,6 @@
 
 namespace tidegate::server {
 
-namespace {
-
 enum class Ask : uint8_t {
   kCheck,
   kCheckMany,
@@ -25,6 +23,8 @@ enum class Ask : uint8_t {
   kRestStatus,
   kGateway,
 };
+
+namespace {
 
 std::string_view NameOf(Role role) {
   constexpr std::string_view kNames[] = {"viewer", "check", "operator", "admin"};

@@ -14,11 +14,11 @@
 namespace tidegate::server {
 namespace {
 
-constexpr size_t kMostKept = 1024;  // bytes of each buffer that an idle connection keeps
+constexpr size_t kMaxKeptOfIdle = 1024;  // bytes of each buffer that an idle connection keeps
 
 // Each loop's thread has one, since it reads one request at a time.
-thread_local Http1Head head;
-thread_local Answer answer;
+thread_local Http1Head loop_head;
+thread_local Answer loop_answer;
 
 class Http1Session final : public Session {
  public:
@@ -92,7 +92,7 @@ void Http1Session::Receive(std::string_view bytes) {
     input_.append(bytes);
     input_.erase(0, Read(input_));
   }
-  if (input_.empty() && input_.capacity() > kMostKept) input_.shrink_to_fit();
+  if (input_.empty() && input_.capacity() > kMaxKeptOfIdle) input_.shrink_to_fit();
 }
 
 size_t Http1Session::Read(std::string_view bytes) {
@@ -136,7 +136,7 @@ size_t Http1Session::ReadHead(std::string_view bytes) {
   }
   looked_ = 0;
   if (!Parse(bytes.substr(0, end))) return end;
-  if (head.chunked) {
+  if (loop_head.chunked) {
     const FrontOptions& options = around_->options;
     chunked_ = std::make_unique<Chunked>(Chunked{
         std::string(bytes.substr(0, end)), Chunks(options.body_bytes, options.header_bytes), {}});
@@ -144,7 +144,7 @@ size_t Http1Session::ReadHead(std::string_view bytes) {
     return end;
   }
   head_size_ = end;
-  body_size_ = head.content_length;
+  body_size_ = loop_head.content_length;
   if (bytes.size() - head_size_ < body_size_) {
     Enter(Stage::kBody);
     return 0;
@@ -155,18 +155,19 @@ size_t Http1Session::ReadHead(std::string_view bytes) {
 
 bool Http1Session::Parse(std::string_view bytes) {
   const FrontOptions& options = around_->options;
-  const Http1Error error = ParseHttp1Head(bytes, static_cast<size_t>(options.header_count), &head);
+  const Http1Error error =
+      ParseHttp1Head(bytes, static_cast<size_t>(options.header_count), &loop_head);
   if (error.status != 0) {
     Fail(error.status, error.why);
     return false;
   }
-  if (head.content_length > options.body_bytes) {
+  if (loop_head.content_length > options.body_bytes) {
     Fail(413, "Expected a shorter body");
     return false;
   }
-  keep_alive_ = head.keep_alive && !around_->draining;
-  is_head_ = head.method == "HEAD";
-  if (head.expects_continue && (head.chunked || head.content_length > 0)) {
+  keep_alive_ = loop_head.keep_alive && !around_->draining;
+  is_head_ = loop_head.method == "HEAD";
+  if (loop_head.expects_continue && (loop_head.chunked || loop_head.content_length > 0)) {
     out_.append("HTTP/1.1 100 Continue\r\n\r\n");
   }
   return true;
@@ -176,7 +177,7 @@ size_t Http1Session::ReadBody(std::string_view bytes) {
   if (bytes.size() - head_size_ < body_size_) return 0;
   // The head was parsed in memory that has moved.
   (void)ParseHttp1Head(bytes.substr(0, head_size_),
-                       static_cast<size_t>(around_->options.header_count), &head);
+                       static_cast<size_t>(around_->options.header_count), &loop_head);
   Handle(bytes.substr(head_size_, body_size_));
   return head_size_ + body_size_;
 }
@@ -196,7 +197,7 @@ size_t Http1Session::ReadChunks(std::string_view bytes) {
       break;
   }
   const std::unique_ptr<Chunked> whole = std::move(chunked_);
-  (void)ParseHttp1Head(whole->head, static_cast<size_t>(around_->options.header_count), &head);
+  (void)ParseHttp1Head(whole->head, static_cast<size_t>(around_->options.header_count), &loop_head);
   Handle(whole->body);
   return all - bytes.size();
 }
@@ -204,37 +205,37 @@ size_t Http1Session::ReadChunks(std::string_view bytes) {
 void Http1Session::Handle(std::string_view body) {
   counters().requests_http1.Add();
   Request request;
-  request.method = head.method;
-  SetTarget(head.target, &request);
-  request.headers = head.headers;
+  request.method = loop_head.method;
+  SetTarget(loop_head.target, &request);
+  request.headers = loop_head.headers;
   request.body = body;
   request.peer = peer_;
   Enter(Stage::kHandling);
   const CallId id{connection_, ++request_};
-  if (Dispatch(request, id, around_, &answer)) Send();
+  if (Dispatch(request, id, around_, &loop_answer)) Send();
 }
 
 void Http1Session::Send() {
-  const bool has_body = answer.http_status != 204 && answer.http_status != 304;
-  absl::StrAppend(&out_, "HTTP/1.1 ", answer.http_status, " ", Absl(ReasonOf(answer.http_status)),
-                  "\r\ndate: ", around_->date, "\r\n");
-  if (has_body) absl::StrAppend(&out_, "content-length: ", answer.body.size(), "\r\n");
-  if (has_body && !answer.content_type.empty()) {
-    absl::StrAppend(&out_, "content-type: ", Absl(answer.content_type), "\r\n");
+  const bool has_body = loop_answer.http_status != 204 && loop_answer.http_status != 304;
+  absl::StrAppend(&out_, "HTTP/1.1 ", loop_answer.http_status, " ",
+                  Absl(ReasonOf(loop_answer.http_status)), "\r\ndate: ", around_->date, "\r\n");
+  if (has_body) absl::StrAppend(&out_, "content-length: ", loop_answer.body.size(), "\r\n");
+  if (has_body && !loop_answer.content_type.empty()) {
+    absl::StrAppend(&out_, "content-type: ", Absl(loop_answer.content_type), "\r\n");
   }
-  for (const auto& [name, value] : answer.headers) {
+  for (const auto& [name, value] : loop_answer.headers) {
     if (IsFieldName(name) && IsFieldValue(value)) absl::StrAppend(&out_, name, ": ", value, "\r\n");
   }
   if (around_->draining) keep_alive_ = false;
   out_.append(keep_alive_ ? "connection: keep-alive\r\n\r\n" : "connection: close\r\n\r\n");
-  if (has_body && !is_head_) out_.append(answer.body);
+  if (has_body && !is_head_) out_.append(loop_answer.body);
   closing_ = !keep_alive_;
   Enter(Stage::kIdle);
 }
 
 void Http1Session::Fail(int status, std::string_view why) {
   if (status < 500 || status == 501 || status == 505) counters().errors_protocol.Add();
-  Refuse(status, why, &answer);
+  Refuse(status, why, &loop_answer);
   keep_alive_ = false;
   is_head_ = false;
   Send();
@@ -244,10 +245,10 @@ void Http1Session::Deliver(Posted posted) {
   if (stage_ != Stage::kHandling || posted.id.call != request_) return;
   if (posted.kind == Posted::Kind::kAnswer) {
     counters().answers_later.Add();
-    answer = std::move(posted.answer);
+    loop_answer = std::move(posted.answer);
   } else {
     counters().errors_service.Add();
-    Refuse(500, "The service failed", &answer);
+    Refuse(500, "The service failed", &loop_answer);
   }
   Send();
   if (!input_.empty()) Receive({});
@@ -256,7 +257,7 @@ void Http1Session::Deliver(Posted posted) {
 void Http1Session::Fill(std::string* out) {
   out->append(out_);
   out_.clear();
-  if (out_.capacity() > kMostKept) out_.shrink_to_fit();
+  if (out_.capacity() > kMaxKeptOfIdle) out_.shrink_to_fit();
 }
 
 void Http1Session::Drain() {

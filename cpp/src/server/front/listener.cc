@@ -26,10 +26,6 @@ absl::Status SystemError(const std::string& what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::generic_category().message(error)));
 }
 
-void SetOption(int fd, int level, int name, int value) {
-  (void)setsockopt(fd, level, name, &value, sizeof value);
-}
-
 struct FreeAddresses {
   void operator()(addrinfo* addresses) const { freeaddrinfo(addresses); }
 };

@@ -2,6 +2,7 @@
 #ifndef TIDEGATE_SERVER_FRONT_LISTENER_H_
 #define TIDEGATE_SERVER_FRONT_LISTENER_H_
 
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include <memory>
@@ -31,6 +32,11 @@ int PortOf(const Listener& listener);
 // Replaces a path that a dead process left behind. Returns Unavailable if a process listens there,
 // or if the path is not a socket.
 absl::StatusOr<Listener> ListenUnix(const std::string& path, mode_t mode);
+
+// Options of sockets only improve them: a system that refuses one still serves.
+inline void SetOption(int fd, int level, int name, int value) {
+  (void)setsockopt(fd, level, name, &value, sizeof value);
+}
 
 // The address of the client of a socket, without its port.
 std::string PeerOf(int fd);

@@ -21,12 +21,8 @@ constexpr int kMostAccepts = 64;   // connections accepted from a listener in a 
 constexpr int kMostSettlings = 8;  // rounds of answers in a turn before sockets are polled again
 constexpr uint64_t kWakeId = 0;    // the epoll id of the wake-up; listeners follow
 constexpr size_t kLeastTimers = 4096;
-constexpr size_t kMostKept = 4096;  // posted answers for which there is room without a burst
+constexpr size_t kMaxKeptAnswers = 4096;  // posted answers for which there is room without a burst
 constexpr auto kAcceptPause = milliseconds(100);
-
-void SetOption(int fd, int level, int name, int value) {
-  (void)setsockopt(fd, level, name, &value, sizeof value);
-}
 
 void SetTcpOptions(int fd) {
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -237,7 +233,7 @@ void Loop::DeliverPosted() {
     Touch(found->second.get());
   }
   posted_.clear();
-  if (posted_.capacity() > kMostKept) posted_.shrink_to_fit();  // after a burst
+  if (posted_.capacity() > kMaxKeptAnswers) posted_.shrink_to_fit();  // after a burst
 }
 
 void Loop::FlushServices() {

@@ -17,7 +17,7 @@ using redis::OpenSslUse;
 // Protocols in the order of preference, each preceded by its length.
 constexpr std::string_view kProtocols = "\x02h2\x08http/1.1";
 
-absl::Status Problem(std::string_view what, const std::string& path) {
+absl::Status BadFile(std::string_view what, const std::string& path) {
   const unsigned long code = ERR_get_error();
   ERR_clear_error();
   const char* const reason = code == 0 ? nullptr : ERR_reason_error_string(code);
@@ -53,16 +53,16 @@ absl::StatusOr<Tls::Context> Tls::Make(const TlsFiles& files) {
                             SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_alpn_select_cb(raw, SelectProtocol, nullptr);
   if (SSL_CTX_use_certificate_chain_file(raw, files.certificate.c_str()) != 1) {
-    return Problem("a certificate", files.certificate);
+    return BadFile("a certificate", files.certificate);
   }
   if (SSL_CTX_use_PrivateKey_file(raw, files.key.c_str(), SSL_FILETYPE_PEM) != 1 ||
       SSL_CTX_check_private_key(raw) != 1) {
-    return Problem("the private key of the certificate", files.key);
+    return BadFile("the private key of the certificate", files.key);
   }
   if (files.client_authorities.empty()) return context;
   const char* const path = files.client_authorities.c_str();
   if (SSL_CTX_load_verify_locations(raw, path, nullptr) != 1) {
-    return Problem("the authorities of clients", files.client_authorities);
+    return BadFile("the authorities of clients", files.client_authorities);
   }
   SSL_CTX_set_client_CA_list(raw, SSL_load_client_CA_file(path));
   SSL_CTX_set_verify(raw, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);

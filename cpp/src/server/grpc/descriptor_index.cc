@@ -20,7 +20,7 @@ enum File : uint32_t {
   kService = 6
 };
 enum Message : uint32_t { kName = 1, kNestedMessage = 3, kNestedEnum = 4 };
-enum Service : uint32_t { kMethod = 2 };
+enum ServiceField : uint32_t { kMethod = 2 };
 
 // Reads the next field that is a string or a message, since all other fields are irrelevant.
 bool NextBytes(pbf_reader* reader) {
