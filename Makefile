@@ -26,15 +26,15 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts
 
-.PHONY: help demo test test-cpp test-python touched test-servers frameworks crash flood chaos soak bench lint lint-python lint-cpp asan asan-python tsan portable \
+.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood chaos soak bench lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz mutants campaign docs wheel clean deps-build deps-test deps-fuzz
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-demo: $(VENV)/.demo  ## show a FastAPI service that refuses the right requests
-	$(VENV)/bin/tidegate demo
+demo:  ## show a FastAPI service that refuses the right requests
+	@PYTHON=$(PYTHON) VENV=$(VENV) scripts/demo.sh
 
 # Runs them one after the other and pytest last, so that its failures are at the end of the output.
 test:  ## all tests, C++ and Python, except lint-cpp, asan, tsan and asan-python
@@ -67,13 +67,29 @@ $(VENV)/.docs: docs/requirements.txt | $(python)
 	$(pip) -r docs/requirements.txt
 	@touch $@
 
+# As it is released, with link-time optimization.
 $(VENV)/.package: $(package_files) $(VENV)/.build | deps-build
 	$(pip) --no-build-isolation --no-deps .
-	@touch $@
+	@rm -f $(VENV)/.tested $(VENV)/.quick; touch $@
 
-$(VENV)/.demo: $(package_files) $(VENV)/.build | deps-build
-	$(pip) --no-build-isolation '.[demo]'
-	@touch $(VENV)/.package $@
+# For the tests: without link-time optimization, and from the tree that the C++ tests are built in, which
+# so share the compiled core.
+tree := --config-settings=build-dir=build/test
+for_tests := --config-settings=cmake.define.TIDEGATE_IPO=OFF \
+  --config-settings=cmake.define.TIDEGATE_WERROR=ON \
+  --config-settings=cmake.define.TIDEGATE_BUILD_TESTS=ON \
+  --config-settings=cmake.define.TIDEGATE_BUILD_BENCHMARKS=ON
+$(VENV)/.tested: $(package_files) $(VENV)/.build | deps-test
+	$(pip) --no-build-isolation --no-deps $(tree) $(for_tests) --config-settings=cmake.define.TIDEGATE_INSTALL=ON .
+	@rm -f $(VENV)/.package $(VENV)/.quick; touch $@
+
+# For editing: Python's modules are those of the tree, and an import builds again what has changed.
+quick: $(VENV)/.test | deps-test  ## the package for editing: rebuilt on import, without optimization
+	$(pip) --no-build-isolation --no-deps --config-settings=build-dir=build/quick $(for_tests) \
+	  --config-settings=cmake.define.TIDEGATE_UNITY=OFF \
+	  --config-settings=cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O1 \
+	  --config-settings=editable.rebuild=true --editable .
+	@rm -f $(VENV)/.package $(VENV)/.tested; touch $(VENV)/.quick
 
 # ------------------------------------------------------------------------- tests
 
@@ -81,15 +97,14 @@ $(VENV)/.demo: $(package_files) $(VENV)/.build | deps-build
 is_from = $(python) -c 'import sys, tidegate._core as core; \
   sys.exit("$(1)" not in core.__file__ and "not from $(1): " + core.__file__)'
 
-test-cpp: deps-test $(VENV)/.build  ## the C++ tests, and a project that uses the installed library
-	cmake --preset release
-	cmake --build --preset release
-	ctest --preset release
+test-cpp: $(VENV)/.tested  ## the C++ tests, and a project that uses the installed library
+	cmake --build build/test --target tidegate_tests
+	ctest --test-dir build/test --output-on-failure --no-tests=error --timeout 300 --quiet
 
 # Most tests wait rather than compute, so there are twice as many processes as cores. The tests that
 # are marked `alone` run after the others, one at a time.
 TEST_JOBS ?= $$((2 * $(JOBS)))
-test-python: deps-test $(VENV)/.test $(VENV)/.package  ## the Python tests
+test-python: deps-test $(VENV)/.test $(VENV)/.tested  ## the Python tests
 	failed=0; \
 	$(python) -m pytest -m 'not alone' --numprocesses=$(TEST_JOBS) --dist=loadfile || failed=1; \
 	$(python) -m pytest -m alone || failed=1; \
@@ -98,7 +113,7 @@ test-python: deps-test $(VENV)/.test $(VENV)/.package  ## the Python tests
 touched: $(VENV)/.test  ## the tests nearest to what differs from SINCE; no Python test begins after SECONDS
 	@$(python) scripts/touched.py --since $(SINCE) --seconds $(SECONDS)
 
-test-servers: deps-test $(VENV)/.test $(VENV)/.package  ## the Redis tests on Redis 6.2, 7.0 and 8.2 and on Valkey 8.1
+test-servers: deps-test $(VENV)/.test $(VENV)/.tested  ## the Redis tests on Redis 6.2, 7.0 and 8.2 and on Valkey 8.1
 	$(python) scripts/test-servers.py $(SERVERS)
 
 # Integrations use private parts of frameworks, see docs/adr/0009-frameworks-private-parts.md. The
@@ -117,10 +132,10 @@ frameworks: deps-build $(VENV)/.build  ## the tests of the web at the lowest and
 	    tests/python/web tests/python/integrations; \
 	done
 
-crash: deps-test $(VENV)/.test $(VENV)/.package  ## kill KILLS workers of one shared memory at random instants
+crash: deps-test $(VENV)/.test $(VENV)/.tested  ## kill KILLS workers of one shared memory at random instants
 	$(python) tests/faults/crash_campaign.py --kills $(KILLS)
 
-flood: deps-test $(VENV)/.test $(VENV)/.package  ## FLOOD_KEYS keys through a table for a million; invented keys against exhausted clients
+flood: deps-test $(VENV)/.test $(VENV)/.tested  ## FLOOD_KEYS keys through a table for a million; invented keys against exhausted clients
 	$(python) tests/faults/flood_campaign.py --keys $(FLOOD_KEYS)
 	$(python) tests/faults/forget_campaign.py
 
@@ -194,15 +209,15 @@ mutants: deps-test $(VENV)/.test  ## change the package at MUTANTS random places
 	PYTHONPATH=build/mutants/cosmic-ray $(python) scripts/mutants.py --site build/mutants/site \
 	  --tools build/mutants/tools --sample $(MUTANTS) --seed $(SEED) --jobs $(JOBS)
 
-chaos: deps-test $(VENV)/.test $(VENV)/.package  ## some 150 faults of servers, networks and processes, in at most 20 minutes
+chaos: deps-test $(VENV)/.test $(VENV)/.tested  ## some 150 faults of servers, networks and processes, in at most 20 minutes
 	@mkdir -p build
 	$(python) tests/faults/chaos_campaign.py --minutes 20 --json build/chaos.json
 
-soak: deps-test $(VENV)/.test $(VENV)/.package  ## a running service in floods, cuts and faults of its servers, for SOAK_SECONDS
+soak: deps-test $(VENV)/.test $(VENV)/.tested  ## a running service in floods, cuts and faults of its servers, for SOAK_SECONDS
 	@mkdir -p build
 	$(python) tests/faults/soak_campaign.py --seconds $(SOAK_SECONDS) --json build/soak.json
 
-campaign: deps-test $(VENV)/.test $(VENV)/.package  ## slow tests: five million calls, outages of 10 s, 1,000 kills
+campaign: deps-test $(VENV)/.test $(VENV)/.tested  ## slow tests: five million calls, outages of 10 s, 1,000 kills
 	TIDEGATE_LONG=1 $(python) -m pytest tests/redis/test_redis_clocks.py tests/redis/test_redis_refusals.py
 	$(python) tests/faults/crash_campaign.py --kills 1000
 

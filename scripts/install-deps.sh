@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a task needs and that are missing:
 #
-#   scripts/install-deps.sh build   the Python package
+#   scripts/install-deps.sh limiter the Python package without the components tuning and server
+#   scripts/install-deps.sh build   the whole Python package
 #   scripts/install-deps.sh test    the tests and linters too
 #   scripts/install-deps.sh fuzz    the fuzzers
 #
@@ -30,14 +31,16 @@ raise SystemExit(not os.path.exists(sysconfig.get_path("include") + "/Python.h")
 package libabsl-dev "Abseil; downloaded and built where it is not found"
 package libxxhash-dev "xxHash, the hash of keys; downloaded where it is not found"
 package libhiredis-dev "hiredis, the protocol of Redis; downloaded and built where it is not found"
-package libsimdjson-dev "simdjson, for logs in JSON; downloaded and built where it is not found"
-package libnghttp2-dev "nghttp2, the HTTP/2 of the server; downloaded and built where it is not found"
-package libhttp-parser-dev "the parser of HTTP/1.1 of the server; downloaded and built where it is not found"
-package libprotozero-dev "protozero, the protobuf of the server; downloaded where it is not found"
 package libssl-dev "OpenSSL, for TLS and digests"
+if [ "${1:-}" != limiter ]; then
+  package libsimdjson-dev "simdjson, for logs in JSON; downloaded and built where it is not found"
+  package libnghttp2-dev "nghttp2, the HTTP/2 of the server; downloaded and built where it is not found"
+  package libhttp-parser-dev "the parser of HTTP/1.1 of the server; downloaded and built where it is not found"
+  package libprotozero-dev "protozero, the protobuf of the server; downloaded where it is not found"
+fi
 
 case ${1:-} in
-  build) ;;
+  limiter | build) ;;
   test)
     package libgtest-dev "GoogleTest; downloaded and built where it is not found"
     package libgmock-dev "its matchers"
@@ -57,7 +60,7 @@ case ${1:-} in
     package libclang-rt-14-dev "libFuzzer and the sanitizers' runtime"
     ;;
   *)
-    echo "usage: install-deps.sh build|test|fuzz" >&2
+    echo "usage: install-deps.sh limiter|build|test|fuzz" >&2
     exit 2
     ;;
 esac
