@@ -15,12 +15,16 @@ from tidegate.rules.problems import RulesError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from typing import Optional, Union
 
     from pydantic import ValidationError
 
     from tidegate.rules import model
     from tidegate.rules.document import Document
     from tidegate.types import Algorithm
+
+    # Where a value lies: the place of what holds it, and its name there.
+    _Place = Optional[tuple["_Place", Union[str, int]]]
 
 __all__ = ["compile_rules", "validate"]
 
@@ -85,10 +89,12 @@ def validate(document: Document) -> model.Rules:
 
 def _check_texts(document: Document) -> None:
     """Raises RulesError for texts that are not Unicode, and for field names that are not texts."""
-    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), document.data)]
+    # The place of a value is that of what holds it and a name: whole paths would take time and
+    # memory in proportion to the square of the depth.
+    waiting: list[tuple[_Place, Any]] = [(None, document.data)]
     seen = set()
     while waiting:
-        where, value = waiting.pop()
+        place, value = waiting.pop()
         if id(value) in seen:
             continue
         seen.add(id(value))
@@ -97,14 +103,22 @@ def _check_texts(document: Document) -> None:
             for name in value:
                 if not (isinstance(name, str) and _is_unicode(name)):
                     message = f"has the field name {_shown(name)}; expected a text"
-                    raise RulesError([document.problem(where, message)])
+                    raise RulesError([document.problem(_path(place), message)])
         for name, item in value.items() if isinstance(value, dict) else enumerate(value):
             if isinstance(item, str):
                 if not _is_unicode(item):
                     message = f"is {item!a:.80}, with half of a surrogate pair; expected Unicode"
-                    raise RulesError([document.problem((*where, name), message)])
+                    raise RulesError([document.problem(_path((place, name)), message)])
             elif isinstance(item, (list, dict)):
-                waiting.append(((*where, name), item))
+                waiting.append(((place, name), item))
+
+
+def _path(place: _Place) -> tuple[str | int, ...]:
+    names = []
+    while place is not None:
+        place, name = place
+        names.append(name)
+    return tuple(reversed(names))
 
 
 def _is_unicode(text: str) -> bool:
