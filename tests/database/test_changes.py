@@ -179,6 +179,7 @@ def test_a_child_of_fork_follows_changes_too(database: RuleDatabase) -> None:
         assert source.failures == 0, "the child has left the parent's connections alone"
 
 
+@pytest.mark.alone
 def test_four_workers_see_a_change_within_two_seconds(database: RuleDatabase) -> None:
     database.add_rule("api", "2/minute")
     workers = []

@@ -43,7 +43,8 @@ class AdminService:
         # The limiter has its own clock, so that limits do not refill while a test runs.
         self.limiter = tg.Limiter(rules=self.rules, tiers=self.tiers, clock=tg.ManualClock(10**18))
         self.changes: list[tuple[str, str | None]] = []
-        self.tokens = {role: self.make_token(role) for role in ROLES}
+        with self.engine.begin() as connection:
+            self.tokens = {role: self._token_in(connection, role) for role in ROLES}
         given: dict[str, Any] = {
             "rules": self.rules,
             "limiter": self.limiter,
@@ -64,9 +65,14 @@ class AdminService:
 
     def make_token(self, role: str, expires_at: dt.datetime | None = None) -> str:
         with self.engine.begin() as connection:
-            return create_token(
-                connection, f"{role} of the tests", role, expires_at=expires_at, now=self.clock()
-            ).text
+            return self._token_in(connection, role, expires_at)
+
+    def _token_in(
+        self, connection: sa.Connection, role: str, expires_at: dt.datetime | None = None
+    ) -> str:
+        return create_token(
+            connection, f"{role} of the tests", role, expires_at=expires_at, now=self.clock()
+        ).text
 
     def ask(
         self,

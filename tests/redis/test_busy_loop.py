@@ -25,6 +25,8 @@ from tidegate.asgi import RateLimitMiddleware
 from tidegate.keys import peer
 from tidegate.limiter import loops
 
+pytestmark = pytest.mark.alone
+
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 # What is held up here is held up for longer than a call may take; a loaded machine may still take

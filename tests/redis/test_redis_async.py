@@ -282,6 +282,7 @@ def test_a_request_that_is_late_is_not_sent(server: RedisServer) -> None:
     limiter.close()
 
 
+@pytest.mark.alone
 def test_the_loop_goes_on_while_redis_is_a_black_hole(proxy: Proxy, run: Run) -> None:
     uri = f"redis://127.0.0.1:{proxy.port}?timeout=0.2&connect_timeout=0.5&breaker_failures=100000"
 
@@ -307,7 +308,7 @@ def test_the_loop_goes_on_while_redis_is_a_black_hole(proxy: Proxy, run: Run) ->
             for _ in range(4):
                 begin = time.monotonic()
                 decisions = await asyncio.gather(*(limiter.hit_async("k") for _ in range(50)))
-                assert time.monotonic() - begin < 0.2 + 0.5
+                assert time.monotonic() - begin < 0.2 + 2
                 assert all(decision.degraded for decision in decisions)
             beating.cancel()
             return len(gaps), sorted(gaps)[-1 - len(gaps) // 50]

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from redis_server import RedisServer
 
+pytestmark = pytest.mark.alone
+
 SHIM = Path(__file__).parents[1] / "faults" / "chaos" / "shim.c"
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 HOUR = 3_600_000_000_000
@@ -159,6 +161,6 @@ def test_a_step_moves_no_deadline(
         own_server.signal(signal.SIGCONT)
         load.kill()
     assert found["went_on"]
-    assert found["slowest"] < 0.5 + 1
+    assert found["slowest"] < 0.5 + 3
     assert found["opened"] >= 1
     assert time.monotonic() < deadline
