@@ -21,7 +21,7 @@ pip := $(python) -m pip install --quiet --disable-pip-version-check --no-input
 
 package_files := pyproject.toml README.md CMakeLists.txt $(shell find cmake cpp python -type f \
   -not -path '*/__pycache__/*')
-cpp_sources := $(shell find cpp/src python/bindings -name '*.cc')
+cpp_sources := $(shell find cpp python/bindings -name '*.cc')
 cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts

@@ -1,4 +1,4 @@
--- quota: units of calendar periods, carried units and top-ups. Restates cpp/src/quotas/step.h.
+-- quota: units of calendar periods, carried units and top-ups. Restates cpp/core/quotas/step.h.
 --
 -- Value, big-endian: period, 4 bytes; its end, 5 (seconds); the limit that the base was granted
 --   for, 7; units used in the period, 7; the soft events that have happened, 1; how many ages of

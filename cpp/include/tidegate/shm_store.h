@@ -21,7 +21,7 @@
 //   4096  board: what the users of this fallback know of their Redis
 //           4096   breakers, 64 of 64 bytes: server, gate, row, window, unused
 //           8192   refusals, 4,096 of 64 bytes: version, check, lo, w0, w1,
-//                  from, until, ahead      (src/redis/health/board.h)
+//                  from, until, ahead      (core/redis/health/board.h)
 //   270336  slice 0 | slice 1 | ...      (table.h)
 //
 // Nothing but cells, counters and the board is written after the file has its name,
@@ -30,7 +30,7 @@
 // under way.
 //
 // Logs. A key of a sliding-log or concurrency limit of N units has N/2 cells
-// instead of one, of two units each (src/table/log_cells.h); kMostLogUnits bounds N.
+// instead of one, of two units each (core/table/log_cells.h); kMostLogUnits bounds N.
 //
 // Capacity. Fixed when the file is made: `capacity` keys at kLoad, 40 bytes each.
 // Each further key takes the place of an idle one, or else of the least often charged of its
