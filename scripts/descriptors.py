@@ -3,7 +3,7 @@
 It takes them from the packages grpcio-health-checking and grpcio-reflection, so that the build
 needs no protoc:
 
-    python scripts/descriptors.py > cpp/src/server/grpc/descriptors.inc
+    python scripts/descriptors.py > cpp/server/grpc/descriptors.inc
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes cpp/src/server/checks/descriptors.cc: the descriptors of proto/tidegate/v1 for reflection.
+"""Writes cpp/server/checks/descriptors.cc: the descriptors of proto/tidegate/v1 for reflection.
 
 Needs grpcio-tools. Run it after a change of the proto; where grpcio-tools is installed, a test
 compares the two.

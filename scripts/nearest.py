@@ -128,7 +128,7 @@ def _cpp(root: Path) -> _Graph:
     }
     uses = {}
     for name, text in texts.items():
-        folders = (f"{Path(name).parent}", "cpp/include", "cpp/src", "cpp/core", "cpp", "tests/cpp")
+        folders = (f"{Path(name).parent}", "cpp/include", "cpp/core", "cpp", "tests/cpp")
         uses[name] = {
             f"{folder}/{included}"
             for included in _INCLUDE.findall(text)
