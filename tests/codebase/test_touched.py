@@ -32,7 +32,7 @@ def _without_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
         ("python/tidegate/limiter/plan.py", "tests/python/limiter/test_plan.py"),
         ("python/tidegate/web/headers.py", "tests/python/web/test_headers.py"),
         ("python/tidegate/tuning/recommend.py", "tests/python/tuning/test_recommend.py"),
-        ("python/bindings/limiter.cc", "tests/python/limiter/test_limiter.py"),
+        ("python/bindings/limiter/limiter.cc", "tests/python/limiter/test_limiter.py"),
         ("cpp/core/limits/limit_parse.cc", "tests/cpp/limit_parse_test.cc"),
         ("cpp/core/table/table.cc", "tests/cpp/table_test.cc"),
         ("cpp/include/tidegate/limit.h", "tests/cpp/limit_test.cc"),

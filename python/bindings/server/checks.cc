@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "convert.h"
-#include "gil.h"
+#include "limiter/convert.h"
+#include "limiter/gil.h"
 #include "server/capsules.h"
 #include "server/classes.h"
 #include "server/direct_call.h"

@@ -7,7 +7,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "gil.h"
+#include "limiter/gil.h"
 
 namespace tidegate::python {
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "convert.h"
-#include "gil.h"
+#include "limiter/convert.h"
+#include "limiter/gil.h"
 #include "server/classes.h"
 #include "server/front/routes.h"
 

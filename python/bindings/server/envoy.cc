@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "convert.h"
-#include "gil.h"
+#include "limiter/convert.h"
+#include "limiter/gil.h"
 #include "server/capsules.h"
 #include "server/classes.h"
 #include "server/envoy/envoy_service.h"

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "convert.h"
-#include "gil.h"
+#include "limiter/convert.h"
+#include "limiter/gil.h"
 #include "server/classes.h"
 #include "server/grpc/framing.h"
 #include "server/grpc/health.h"

@@ -1,7 +1,7 @@
 // tidegate.server._native: the server of checks, which runs without Python.
 #include <pybind11/pybind11.h>
 
-#include "gil.h"
+#include "limiter/gil.h"
 #include "server/classes.h"
 
 PYBIND11_MODULE(_native, m) {

@@ -4,9 +4,9 @@
 #include <optional>
 #include <type_traits>
 
-#include "classes.h"
-#include "convert.h"
-#include "gil.h"
+#include "limiter/classes.h"
+#include "limiter/convert.h"
+#include "limiter/gil.h"
 #include "tuning/columns.h"
 #include "tuning/key_numbers.h"
 

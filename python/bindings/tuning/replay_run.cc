@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "classes.h"
-#include "convert.h"
-#include "gil.h"
+#include "limiter/classes.h"
+#include "limiter/convert.h"
+#include "limiter/gil.h"
 #include "tidegate/clients.h"
 #include "tidegate/least_limit.h"
 #include "tidegate/replayer.h"

@@ -5,8 +5,8 @@
 
 #include <cstddef>
 
-#include "classes.h"
-#include "fast_call.h"
+#include "limiter/classes.h"
+#include "limiter/fast_call.h"
 #include "web/request_decision.h"
 
 namespace tidegate::python {

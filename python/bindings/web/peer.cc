@@ -2,8 +2,8 @@
 // tidegate._core.add_attributes(): the attributes that every request has.
 #include "web/peer.h"
 
-#include "classes.h"
-#include "fast_call.h"
+#include "limiter/classes.h"
+#include "limiter/fast_call.h"
 
 namespace tidegate::python {
 namespace {

@@ -7,7 +7,7 @@
 #include <array>
 #include <cstddef>
 
-#include "rule_limiter.h"
+#include "rules/rule_limiter.h"
 
 namespace tidegate::python {
 

@@ -14,11 +14,11 @@
 #include <string>
 #include <utility>
 
-#include "classes.h"
-#include "decision.h"
-#include "fast_call.h"
-#include "limiter.h"
-#include "rule_limiter.h"
+#include "limiter/classes.h"
+#include "limiter/decision.h"
+#include "limiter/fast_call.h"
+#include "limiter/limiter.h"
+#include "rules/rule_limiter.h"
 #include "web/peer.h"
 #include "web/request_decision.h"
 #include "web/response_headers.h"

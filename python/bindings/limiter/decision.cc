@@ -1,4 +1,4 @@
-#include "decision.h"
+#include "limiter/decision.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <new>
 #include <type_traits>
 
-#include "fast_call.h"
+#include "limiter/fast_call.h"
 #include "tidegate/limit.h"
 
 namespace tidegate::python {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "classes.h"
-#include "convert.h"
-#include "gil.h"
+#include "limiter/classes.h"
+#include "limiter/convert.h"
+#include "limiter/gil.h"
 
 namespace tidegate::python {
 namespace {

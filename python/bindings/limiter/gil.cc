@@ -1,4 +1,4 @@
-#include "gil.h"
+#include "limiter/gil.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "freed_interpreter.h"
+#include "limiter/freed_interpreter.h"
 
 namespace tidegate::python {
 namespace {

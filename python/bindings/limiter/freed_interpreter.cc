@@ -1,4 +1,4 @@
-#include "freed_interpreter.h"
+#include "limiter/freed_interpreter.h"
 
 #include <Python.h>
 

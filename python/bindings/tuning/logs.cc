@@ -1,4 +1,5 @@
-// tidegate.tuning._logs: reads the logs of servers into NumPy columns. It shares nothing with _core.
+// tidegate.tuning._logs: reads the logs of servers into NumPy columns. It shares nothing with
+// _core.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -11,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "gil.h"
+#include "limiter/gil.h"
 #include "logs/reader.h"
 
 namespace tidegate::python {

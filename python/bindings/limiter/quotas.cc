@@ -1,5 +1,5 @@
 // The calls of a limiter on its quotas, as functions of the module: few programs need them.
-#include "quotas.h"
+#include "limiter/quotas.h"
 
 #include <pybind11/stl.h>
 
@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "classes.h"
-#include "convert.h"
-#include "limiter.h"
+#include "limiter/classes.h"
+#include "limiter/convert.h"
+#include "limiter/limiter.h"
 
 namespace tidegate::python {
 namespace {

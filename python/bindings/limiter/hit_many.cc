@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "convert.h"
-#include "gil.h"
-#include "limiter.h"
+#include "limiter/convert.h"
+#include "limiter/gil.h"
+#include "limiter/limiter.h"
 #include "tidegate/limiter.h"
 
 namespace tidegate::python {

@@ -10,14 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include "channel.h"
-#include "classes.h"
-#include "convert.h"
-#include "decision.h"
-#include "fast_call.h"
-#include "gil.h"
-#include "quotas.h"
-#include "rule_limiter.h"
+#include "limiter/channel.h"
+#include "limiter/classes.h"
+#include "limiter/convert.h"
+#include "limiter/decision.h"
+#include "limiter/fast_call.h"
+#include "limiter/gil.h"
+#include "limiter/quotas.h"
+#include "rules/rule_limiter.h"
 #include "server/capsules.h"
 
 namespace tidegate::python {

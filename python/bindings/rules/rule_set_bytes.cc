@@ -1,4 +1,4 @@
-#include "rule_set_bytes.h"
+#include "rules/rule_set_bytes.h"
 
 #include <array>
 #include <cstdint>

@@ -3,9 +3,9 @@
 
 #include <pybind11/stl.h>
 
-#include "classes.h"
-#include "convert.h"
-#include "decision.h"
+#include "limiter/classes.h"
+#include "limiter/convert.h"
+#include "limiter/decision.h"
 
 namespace tidegate::python {
 namespace {

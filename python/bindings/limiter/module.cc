@@ -1,8 +1,8 @@
 #include <pybind11/pybind11.h>
 
-#include "classes.h"
-#include "decision.h"
-#include "gil.h"
+#include "limiter/classes.h"
+#include "limiter/decision.h"
+#include "limiter/gil.h"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <memory>
 
-#include "classes.h"
-#include "convert.h"
+#include "limiter/classes.h"
+#include "limiter/convert.h"
 
 namespace tidegate::python {
 namespace {

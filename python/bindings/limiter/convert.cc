@@ -1,4 +1,4 @@
-#include "convert.h"
+#include "limiter/convert.h"
 
 #include <limits>
 

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "classes.h"
-#include "convert.h"
-#include "gil.h"
-#include "rule_set_bytes.h"
+#include "limiter/classes.h"
+#include "limiter/convert.h"
+#include "limiter/gil.h"
+#include "rules/rule_set_bytes.h"
 
 namespace tidegate::python {
 namespace {

@@ -6,9 +6,9 @@
 #include <memory>
 #include <utility>
 
-#include "classes.h"
-#include "convert.h"
-#include "gil.h"
+#include "limiter/classes.h"
+#include "limiter/convert.h"
+#include "limiter/gil.h"
 #include "server/capsules.h"
 
 namespace tidegate::python {

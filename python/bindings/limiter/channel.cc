@@ -1,4 +1,4 @@
-#include "channel.h"
+#include "limiter/channel.h"
 
 #include <atomic>
 #include <cerrno>
@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "classes.h"
-#include "decision.h"
-#include "gil.h"
+#include "limiter/classes.h"
+#include "limiter/decision.h"
+#include "limiter/gil.h"
 
 namespace tidegate::python {
 

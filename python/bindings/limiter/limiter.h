@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "gil.h"
+#include "limiter/gil.h"
 #include "tidegate/limiter.h"
 
 namespace tidegate::python {

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "channel.h"
-#include "classes.h"
-#include "convert.h"
-#include "decision.h"
-#include "gil.h"
-#include "limiter.h"
+#include "limiter/channel.h"
+#include "limiter/classes.h"
+#include "limiter/convert.h"
+#include "limiter/decision.h"
+#include "limiter/gil.h"
+#include "limiter/limiter.h"
 
 namespace tidegate::python {
 namespace {

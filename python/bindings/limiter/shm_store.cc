@@ -8,9 +8,9 @@
 #include <optional>
 #include <string>
 
-#include "classes.h"
-#include "convert.h"
-#include "gil.h"
+#include "limiter/classes.h"
+#include "limiter/convert.h"
+#include "limiter/gil.h"
 
 namespace tidegate::python {
 
