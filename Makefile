@@ -88,7 +88,7 @@ quick: $(VENV)/.test | deps-test  ## the package for editing: rebuilt on import,
 	$(pip) --no-build-isolation --no-deps --config-settings=build-dir=build/quick $(for_tests) \
 	  --config-settings=cmake.define.TIDEGATE_UNITY=OFF \
 	  --config-settings=cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O1 \
-	  --config-settings=editable.rebuild=true --editable .
+	  --config-settings=editable.rebuild=true --config-settings=editable.verbose=false --editable .
 	@rm -f $(VENV)/.package $(VENV)/.tested; touch $(VENV)/.quick
 
 # ------------------------------------------------------------------------- tests
