@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "tidegate"
 
@@ -192,6 +194,19 @@ def test_importing_tidegate_loads_only_the_limiter_and_storages() -> None:
     loaded = {name.partition(".")[2] or "__init__" for name in done.stdout.split()}
     assert {_room(name) for name in loaded} == {"core", "storage", "limiter", "package"}
     assert "limiter.loops" not in loaded
+
+
+@pytest.mark.parametrize(
+    ("room", "others"), [("core", ("logs", "server")), ("logs", ("core", "server"))]
+)
+def test_libraries_include_only_those_below_them(room: str, others: tuple[str, ...]) -> None:
+    files = [path for path in (ROOT / "cpp" / room).rglob("*.*") if path.suffix in {".cc", ".h"}]
+    assert files
+    of_core = {path.name for path in (ROOT / "cpp" / "core").iterdir()} | {"tidegate"}
+    forbidden = {*others, *(of_core if "core" in others else ())}
+    for path in files:
+        included = re.findall(r'#include "(\w+)/', path.read_text(encoding="utf-8"))
+        assert not forbidden & set(included), path
 
 
 def test_modules_that_the_extension_names_exist() -> None:
