@@ -3,6 +3,7 @@
 #include "limiter/classes.h"
 #include "limiter/decision.h"
 #include "limiter/gil.h"
+#include "limiter/instances.h"
 
 namespace {
 
@@ -40,6 +41,7 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterRequestDecision(m);
   tidegate::python::RegisterHeaderSend(m);
   tidegate::python::RegisterPeer(m);
+  tidegate::python::GuardInstances(m);
 }
 #undef PyInit__core
 

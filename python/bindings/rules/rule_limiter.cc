@@ -415,7 +415,9 @@ bool IsRuleLimiter(PyObject* object) { return PyObject_TypeCheck(object, rule_li
 
 std::shared_ptr<TimedStore> TimedStoreOf(const py::object& limiter) {
   if (!IsRuleLimiter(limiter.ptr())) throw py::type_error("a limiter is expected");
-  return HeldBy<PyRuleLimiter>(limiter.ptr())->store;
+  const auto* const held = HeldBy<PyRuleLimiter>(limiter.ptr());
+  if (held == nullptr) throw py::type_error("an initialized limiter is expected");
+  return held->store;
 }
 
 void RegisterRuleLimiter(py::module_& m) {

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include "limiter/gil.h"
+#include "limiter/instances.h"
 #include "server/classes.h"
 
 PYBIND11_MODULE(_native, m) {
@@ -15,4 +16,5 @@ PYBIND11_MODULE(_native, m) {
   tidegate::python::RegisterPenalties(m);
   tidegate::python::RegisterChecks(m);
   tidegate::python::RegisterEnvoy(m);
+  tidegate::python::GuardInstances(m);
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "limiter/gil.h"
+#include "limiter/instances.h"
 #include "logs/reader.h"
 
 namespace tidegate::python {
@@ -170,6 +171,7 @@ PYBIND11_MODULE(_logs, m) {
                              [](const Reader& reader) { return reader.times().has_mixed_zones(); })
       .def_property_readonly("has_fractions",
                              [](const Reader& reader) { return reader.times().has_fractions(); });
+  GuardInstances(m);
 }
 
 }  // namespace tidegate::python
