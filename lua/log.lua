@@ -6,7 +6,7 @@
 --   Entries are appended and looked up by binary search, so that a call on a
 --   long log moves few bytes; the front is cut off when it is the larger part.
 -- ARGV, 6: period s, ns; count; cost; and for a release, and for a refund if it is known, the
---   instant of the admission, s, ns (else 0, 0).
+--   instant of the admission, s, ns (else 0, 0); for extend too.
 -- State in the reply, 6: newest s, ns; alive; 1 if instants had to be lowered because the clock
 --   went back; the instant at which enough units end for this cost, s, ns, or the first end if the
 --   call passes, never can pass or is charge_up_to. All 0 if fresh.
@@ -135,11 +135,12 @@ function log.refund(key, a, now_s, now_n, state)
   store(key, kept, now_s, now_n)
 end
 
--- Ends the leases of units admitted at the given instant, unless they have ended.
-function log.release(key, a, now_s, now_n, state)
+-- The log without the units admitted at the given instant, and how many those are; nil if their
+-- lease has ended.
+local function without(key, a, now_s, now_n, state)
   local es, en = add(tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]),
                      tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
-  if state.size == 0 or not after(es, en, now_s, now_n) then return end
+  if state.size == 0 or not after(es, en, now_s, now_n) then return nil end
   local es1, en1 = sub(es, en, 0, 1)
   local at = math.min(first_after(key, state.head, state.size, es1, en1), state.size - 1)
   local n = math.min(tonumber(ARGV[a + 3]), state.size - state.head)
@@ -152,5 +153,23 @@ function log.release(key, a, now_s, now_n, state)
   if from + n < state.size then
     back = redis.call('GETRANGE', key, 4 + 9 * (from + n), -1)
   end
-  store(key, front .. back, now_s, now_n)
+  return front .. back, n
+end
+
+-- Ends the leases of units admitted at the given instant, unless they have ended.
+function log.release(key, a, now_s, now_n, state)
+  local kept = without(key, a, now_s, now_n, state)
+  if kept then store(key, kept, now_s, now_n) end
+end
+
+-- Has the leases of units admitted at the given instant end a period from now. If they have ended,
+-- the units are taken again if there is room. Entries that a clock left far ahead stay.
+function log.extend(key, a, now_s, now_n, state)
+  if state.behind then return end
+  local kept, n = without(key, a, now_s, now_n, state)
+  if not kept then
+    if state.allowed then log.write(key, a, now_s, now_n, state, true) end
+    return
+  end
+  store(key, kept .. string.rep(struct.pack('>I5I4', state.es, state.en), n), now_s, now_n)
 end

@@ -107,6 +107,45 @@ TEST(SystemClockTest, FollowsTheMonotonicClockAndNeverGoesBack) {
   EXPECT_LT(least_ahead - most_ahead, kMostApartNs);
 }
 
+// A second look confirms that the wall clock was set: by itself one may have met a glitch.
+TEST(WallFollowerTest, FollowsAStepThatStays) {
+  std::atomic<int64_t> correction{0};
+  WallFollower follower(1'000 * kSecond, &correction);
+  follower.Look(1'000 * kSecond + kSecond - 1);  // too little to be a step
+  follower.Look(1'000 * kSecond + kSecond - 1);
+  EXPECT_EQ(correction.load(), 0);
+  follower.Look(5'000 * kSecond);
+  EXPECT_EQ(correction.load(), 0);
+  follower.Look(5'000 * kSecond + 7);
+  EXPECT_EQ(correction.load(), 4'000 * kSecond + 7);
+  follower.Look(-3'000 * kSecond);
+  follower.Look(-3'000 * kSecond);
+  EXPECT_EQ(correction.load(), -4'000 * kSecond);
+}
+
+TEST(WallFollowerTest, IgnoresAStepThatIsTakenBackOrChanges) {
+  std::atomic<int64_t> correction{0};
+  WallFollower follower(0, &correction);
+  for (int i = 0; i < 10; ++i) {
+    follower.Look(3'600 * kSecond);
+    follower.Look(0);
+  }
+  for (int i = 0; i < 10; ++i) follower.Look((i % 2 == 0 ? 100 : 200) * kSecond);
+  EXPECT_EQ(correction.load(), 0);
+}
+
+// Both looked twice; the first one that follows does it for both.
+TEST(WallFollowerTest, FollowersOfOneClockAgree) {
+  std::atomic<int64_t> correction{0};
+  WallFollower one(0, &correction);
+  WallFollower other(-2 * kSecond, &correction);  // sees it from a process two seconds away
+  one.Look(50 * kSecond);
+  one.Look(50 * kSecond);
+  other.Look(48 * kSecond);
+  other.Look(48 * kSecond);
+  EXPECT_EQ(correction.load(), 50 * kSecond);
+}
+
 TEST(SystemClockTest, NeverGoesBackInAnyThread) {
   SystemClock& clock = SystemClock::Get();
   const int64_t end = KernelNs(CLOCK_MONOTONIC) + kWatchNs;

@@ -286,5 +286,32 @@ TEST(ReleaseLogTest, AHolderRecordedLaterFreesItsOwnPlace) {
   EXPECT_TRUE(StepLog(limit, &ring, kStart + 10 * kMs, 1).allowed);
 }
 
+TEST(ExtendLogTest, ALeaseEndsAPeriodFromNow) {
+  const Limit limit = MakeLimit(3, kSecond, Algorithm::kConcurrency);
+  InstantRing ring;
+  for (int64_t i = 0; i < 3; ++i) StepLog(limit, &ring, kStart + i, 1);
+  EXPECT_TRUE(ExtendLog(limit, &ring, kStart + 1, kStart + 10, 1));
+  EXPECT_EQ(Elements(ring),
+            (std::vector<int64_t>{kStart + kSecond, kStart + 2 + kSecond, kStart + 10 + kSecond}));
+  ReleaseLog(limit, &ring, kStart + 10, kStart + 11, 1);
+  EXPECT_EQ(Elements(ring), (std::vector<int64_t>{kStart + kSecond, kStart + 2 + kSecond}));
+}
+
+TEST(ExtendLogTest, ALeaseThatHasEndedIsLeftAlone) {
+  const Limit limit = MakeLimit(1, kSecond, Algorithm::kConcurrency);
+  InstantRing ring;
+  StepLog(limit, &ring, kStart, 1);
+  EXPECT_FALSE(ExtendLog(limit, &ring, kStart, kStart + kSecond, 1));
+  EXPECT_TRUE(StepLog(limit, &ring, kStart + kSecond, 1).allowed);
+}
+
+TEST(ExtendLogTest, NeverTakesMoreThanItHad) {
+  const Limit limit = MakeLimit(4, kSecond, Algorithm::kConcurrency);
+  InstantRing ring;
+  StepLog(limit, &ring, kStart, 2);
+  EXPECT_TRUE(ExtendLog(limit, &ring, kStart, kStart + 1, std::numeric_limits<int64_t>::max()));
+  EXPECT_EQ(ring.size(), 2u);
+}
+
 }  // namespace
 }  // namespace tidegate

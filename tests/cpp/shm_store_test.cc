@@ -197,7 +197,7 @@ TEST_F(ShmStoreTest, AllProcessesUseTheClockOfTheFile) {
   // The file of a process that started at another Unix time.
   Patch(48, std::string(8, '\0'), /*sign=*/true);
   const auto other = Open();
-  EXPECT_EQ(other->clock_shift_ns(), -SystemClock::Get().epoch_offset_ns());
+  EXPECT_EQ(other->clock_shift().base_ns, -SystemClock::Get().epoch_offset_ns());
   auto limiter = *Limiter::Create({MakeLimit(1, kSecond)}, other);
   const int64_t before = other->NowNs();
   const int64_t now = limiter->NowNs();

@@ -82,7 +82,7 @@ def test_zeroed_foreign_and_of_another_version(path: Path, sound: bytes) -> None
     write(path, b"SQLite format 3\0" * 4096)
     assert "not a file of tidegate" in refusal(path)
     write(path, sound[:8] + struct.pack("<I", 0) + sound[12:])
-    assert "version 0, this tidegate has version 3" in refusal(path)
+    assert "version 0, this tidegate has version 4" in refusal(path)
     assert "tidegate shm remove" in refusal(path)
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
-import struct
 import subprocess
 import sys
 import time
@@ -15,11 +12,10 @@ from typing import Any
 
 import pytest
 from redis_server import RedisServer
+from wall_clock import WallClock, build_shim
 
 pytestmark = pytest.mark.alone
 
-SHIM = Path(__file__).parents[1] / "faults" / "chaos" / "shim.c"
-COMPILER = shutil.which("cc") or shutil.which("gcc")
 HOUR = 3_600_000_000_000
 
 # Threads and a loop hit. Answers each line with what went wrong, once every worker has made
@@ -78,34 +74,23 @@ for worker in workers:
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if COMPILER is None or not sys.platform.startswith("linux"):
-        pytest.skip("the shim needs a C compiler and Linux")
-    library = tmp_path_factory.mktemp("shim") / "shim.so"
-    subprocess.run(
-        [COMPILER, "-O1", "-shared", "-fPIC", "-o", str(library), str(SHIM), "-ldl"], check=True
-    )
-    return library
+    return build_shim(tmp_path_factory.mktemp("shim"))
 
 
 class Load:
     """A child process under the shim, with workers that call Redis."""
 
     def __init__(self, uri: str, shim: Path, page: Path) -> None:
-        page.write_bytes(bytes(16))
-        self.page = page
+        self.clock = WallClock(shim, page)
         self.child = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, uri],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "LD_PRELOAD": str(shim), "CHAOS_PAGE": str(page)},
+            env=self.clock.environment,
         )
         assert self.child.stdout is not None
         self.began = float(self.child.stdout.readline())
-
-    def step(self, ns: int) -> None:
-        with self.page.open("r+b") as file:
-            file.write(struct.pack("q", ns))
 
     def report(self) -> dict[str, Any]:
         """What the child found once all workers went on, or some did not for ten seconds."""
@@ -129,7 +114,7 @@ def test_a_step_fails_no_call_that_is_in_flight(
     try:
         own_server.signal(signal.SIGSTOP)
         time.sleep(0.2)  # every worker has a call in flight
-        load.step(step)
+        load.clock.be_ahead(step)
         time.sleep(0.1)
         own_server.signal(signal.SIGCONT)
         found = load.report()
@@ -151,7 +136,7 @@ def test_a_step_moves_no_deadline(
     try:
         own_server.signal(signal.SIGSTOP)
         time.sleep(0.2)  # every worker has a call in flight
-        load.step(step)
+        load.clock.be_ahead(step)
         found = load.report()
         own_server.signal(signal.SIGCONT)
         deadline = time.monotonic() + 20

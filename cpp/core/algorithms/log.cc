@@ -137,10 +137,13 @@ int64_t RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost) {
   return static_cast<int64_t>(units);
 }
 
-void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
-                int64_t cost) {
+namespace {
+
+// Removes the units whose lease began at `admitted_ns`, unless it has ended; returns how many.
+size_t Remove(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
+              int64_t cost) {
   const int64_t end = admitted_ns + limit.period_ns();
-  if (end <= now_ns) return;
+  if (end <= now_ns) return 0;
   // The ends that the units got; or later ends if newer units had been recorded before; or the
   // newest if a clock that went back lowered all ends.
   const size_t first = ring->FirstAfter(end - 1);
@@ -148,6 +151,23 @@ void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int6
   const size_t there = std::min(wanted, ring->size() - first);
   ring->Remove(first, there);
   ring->PopBack(wanted - there);
+  return wanted;
+}
+
+}  // namespace
+
+void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
+                int64_t cost) {
+  Remove(limit, ring, admitted_ns, now_ns, cost);
+}
+
+bool ExtendLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
+               int64_t cost) {
+  const size_t units = Remove(limit, ring, admitted_ns, now_ns, cost);
+  if (units == 0) return false;
+  const int64_t end = now_ns + limit.period_ns();
+  ring->PushBack(ring->empty() ? end : std::max(end, ring->newest()), units);
+  return true;
 }
 
 }  // namespace tidegate

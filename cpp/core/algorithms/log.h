@@ -72,6 +72,10 @@ int64_t RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost);
 // Ends the lease of `cost` units admitted at `admitted_ns`; does nothing if it has ended already.
 void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
                 int64_t cost);
+// Has the lease of `cost` units admitted at `admitted_ns` end a period after `now_ns`. Returns
+// false and does nothing if it has ended already.
+bool ExtendLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
+               int64_t cost);
 
 }  // namespace tidegate
 

@@ -1,9 +1,12 @@
 #include "tidegate/clock.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/platform.h"
@@ -89,6 +92,61 @@ SystemClock::SystemClock()
   const Reading reading = ReadBoth();
   first_ns_ = reading.monotonic_ns + epoch_offset_ns_;
   first_ticks_ = reading.ticks;
+  looked_ns_.store(first_ns_, std::memory_order_relaxed);
+  // The thread that was fitting runs only in the parent.
+  pthread_atfork(nullptr, nullptr, [] { Get().fitting_.store(false, std::memory_order_release); });
+}
+
+int64_t SystemClock::WallOffsetNs() { return Read(CLOCK_REALTIME) - Read(CLOCK_MONOTONIC); }
+
+void SystemClock::Add(WallFollower* follower) {
+  for (auto& place : followers_) {
+    WallFollower* none = nullptr;
+    if (place.compare_exchange_strong(none, follower, std::memory_order_acq_rel)) return;
+  }
+}
+
+void SystemClock::Remove(WallFollower* follower) {
+  for (auto& place : followers_) {
+    WallFollower* found = follower;
+    if (place.compare_exchange_strong(found, nullptr, std::memory_order_acq_rel)) break;
+  }
+  // A look at the wall clock may be under way; it takes microseconds.
+  while (fitting_.exchange(true, std::memory_order_acquire)) sched_yield();
+  fitting_.store(false, std::memory_order_release);
+}
+
+void SystemClock::LookAtWall(int64_t now_ns) {
+  if (now_ns - looked_ns_.load(std::memory_order_relaxed) < kLongestFitNs) return;
+  looked_ns_.store(now_ns, std::memory_order_relaxed);
+  const int64_t before = Read(CLOCK_MONOTONIC);
+  const int64_t wall = Read(CLOCK_REALTIME);
+  if (Read(CLOCK_MONOTONIC) - before > kShortestFitNs) return;  // it was held up in between
+  own_follower_.Look(wall - before);
+  for (auto& place : followers_) {
+    WallFollower* const follower = place.load(std::memory_order_acquire);
+    if (follower != nullptr) follower->Look(wall - before);
+  }
+}
+
+void WallFollower::Look(int64_t wall_offset_ns) {
+  const int64_t away = wall_offset_ns - offset_ns_ - correction_.load(std::memory_order_relaxed);
+  if (std::llabs(away) < kLeastStepNs) {
+    was_away_ = false;
+    return;
+  }
+  const bool stays = was_away_ && std::llabs(wall_offset_ns - last_offset_ns_) < kLeastStepNs;
+  was_away_ = true;
+  last_offset_ns_ = wall_offset_ns;
+  if (stays) Follow(wall_offset_ns);
+}
+
+void WallFollower::Follow(int64_t wall_offset_ns) {
+  was_away_ = false;
+  const int64_t wanted = wall_offset_ns - offset_ns_;
+  // Within a second of it, another process may have followed already.
+  if (std::llabs(wanted - correction_.load(std::memory_order_relaxed)) < kLeastStepNs) return;
+  correction_.store(wanted, std::memory_order_relaxed);
 }
 
 void SystemClock::SharedFit::Store(const Fit& fit) {
@@ -103,11 +161,13 @@ void SystemClock::SharedFit::Store(const Fit& fit) {
 }
 
 int64_t SystemClock::NowSlow() {
-  if (counter_usable_ && !fitting_.exchange(true, std::memory_order_acquire)) {
-    Refit();
+  const int64_t now = Read(CLOCK_MONOTONIC) + epoch_offset_ns_;
+  const bool is_due = now - looked_ns_.load(std::memory_order_relaxed) >= kLongestFitNs;
+  if ((counter_usable_ || is_due) && !fitting_.exchange(true, std::memory_order_acquire)) {
+    if (counter_usable_) Refit();
+    LookAtWall(now);
     fitting_.store(false, std::memory_order_release);
   }
-  const int64_t now = Read(CLOCK_MONOTONIC) + epoch_offset_ns_;
   return std::max(now, floor_ns_.load(std::memory_order_acquire));
 }
 

@@ -62,7 +62,7 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
       takes_fingerprints_((memory_ != nullptr || shm_ != nullptr) &&
                           IsBucket(limits_[0].limit.algorithm())),
       clock_(std::move(clock)),
-      clock_shift_ns_(store_->clock_shift_ns()),
+      clock_shift_(store_->clock_shift()),
       refused_(IsSingle() ? 0 : limits_.size()) {}
 
 TIDEGATE_INLINE Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& moment,
@@ -179,7 +179,7 @@ TIDEGATE_INLINE bool Limiter::HitQuickly(S& store, std::string_view key, int64_t
     now_ns = ReadClock();
   const auto clock = [ this, &now_ns ]() __attribute__((always_inline)) {
     if (clock_ == nullptr) [[likely]]
-      now_ns = system_.Now() + clock_shift_ns_;
+      now_ns = system_.Now() + clock_shift_.ns();
     return now_ns;
   };
   if (!CellCalls::HitQuickly(store, print, bound.limit, cost, clock, number, outcome)) [[unlikely]]
@@ -397,6 +397,24 @@ void Limiter::Release(std::string_view key, int64_t cost, const Decision& hit) {
   const Moment moment{NowNs()};
   const Charges plan = ToGiveBack(Op::kRelease, key, cost, &hit, moment);
   store_->GiveBack(Op::kRelease, plan, hit.at_ns, moment);
+}
+
+std::optional<Decision> Limiter::Extend(std::string_view key, int64_t cost, const Decision& hit) {
+  const Moment moment{NowNs()};
+  Charges plan;
+  int64_t at_ns = hit.at_ns;
+  for (size_t i = 0; i < limits_.size(); ++i) {
+    if (limits_[i].limit.algorithm() != Algorithm::kConcurrency) continue;
+    const Charge charge{key, &limits_[i], cost};
+    if (hit.charged_in(i) == ChargedIn::kStore) plan.push_back(charge);
+    if (hit.charged_in(i) != ChargedIn::kFallback) continue;
+    at_ns = store_->ExtendInFallback(charge, hit.at_ns, moment);
+  }
+  if (!plan.empty()) at_ns = store_->Extend(plan, hit.at_ns, moment);
+  if (at_ns == Store::kNoInstant) return std::nullopt;
+  Decision extended = hit;
+  extended.at_ns = at_ns;
+  return extended;
 }
 
 void Limiter::HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,

@@ -7,12 +7,12 @@ namespace tidegate {
 TimedStore::TimedStore(std::shared_ptr<Store> store, std::shared_ptr<Clock> clock)
     : store_(std::move(store)),
       clock_(std::move(clock)),
-      clock_shift_ns_(store_->clock_shift_ns()),
+      clock_shift_(store_->clock_shift()),
       blocks_(store_->blocks()),
       sets_back_(!store_->spans_hosts() || (clock_ != nullptr && clock_->is_common())) {}
 
 int64_t TimedStore::NowNs() const {
-  return clock_ == nullptr ? SystemClock::Get().Now() + clock_shift_ns_ : clock_->NowNs();
+  return clock_ == nullptr ? SystemClock::Get().Now() + clock_shift_.ns() : clock_->NowNs();
 }
 
 Decision TimedStore::HitAll(absl::Span<const Charge> plan, Outcomes* outcomes) const {

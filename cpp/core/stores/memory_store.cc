@@ -178,6 +178,22 @@ void MemoryCells::Release(const Charge& charge, int64_t admitted_ns, const Momen
   });
 }
 
+int64_t MemoryCells::Extend(absl::Span<const Charge> plan, int64_t admitted_ns,
+                            const Moment& moment) {
+  for (const Charge& charge : plan) {
+    bool held = false;
+    {
+      const Gate::Pass pass(gate_);
+      logs_->WithExisting(hasher_.Hash(charge.key, charge.limit->tag), [&](InstantRing* ring) {
+        held = ring != nullptr &&
+               ExtendLog(charge.limit->limit, ring, admitted_ns, moment.now_ns, charge.cost);
+      });
+    }
+    if (!held) Hit(charge, moment);
+  }
+  return moment.now_ns;
+}
+
 void MemoryCells::HitMany(absl::Span<const Charge> charges, const Moment& moment,
                           Verdict* verdicts) {
   CellCalls::HitMany(*this, charges, moment, verdicts);

@@ -29,10 +29,11 @@ class ShmCells final : public ShmStore {
   int64_t Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
+  int64_t Extend(absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment) override;
   absl::StatusOr<QuotaStatus> StatusOf(const Charge& charge, const Moment& moment) override;
   absl::Status TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment) override;
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
-  int64_t clock_shift_ns() const override { return clock_shift_ns_; }
+  ClockShift clock_shift() const override;
   StoreStats stats() const override;
 
   const std::string& path() const override { return path_; }
@@ -70,7 +71,8 @@ class ShmCells final : public ShmStore {
   const Hasher hasher_;
   const int64_t capacity_;
   const size_t bytes_;
-  const int64_t clock_shift_ns_;
+  const int64_t clock_offset_ns_;  // file's time minus this process's monotonic clock, uncorrected
+  WallFollower follower_;
   Table table_;
 };
 

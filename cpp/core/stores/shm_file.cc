@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -82,6 +83,15 @@ int64_t ReadClock(clockid_t id) {
   clock_gettime(id, &t);
   return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
+
+#if defined(TIDEGATE_LINUX)
+// Where a link of /proc leads, such as "time:[4026531834]"; empty if there is none.
+std::string LinkAt(const char* path) {
+  char text[64];
+  const ssize_t size = readlink(path, text, sizeof text);
+  return size < 0 ? std::string() : std::string(text, static_cast<size_t>(size));
+}
+#endif
 
 uint64_t ChecksumOf(const ShmHeader& header) {
   return XXH3_64bits(&header, offsetof(ShmHeader, checksum));
@@ -157,7 +167,8 @@ absl::Status Make(const std::string& path, int64_t capacity) {
   header.bytes = ShmHeader::kSlicesAt + slices * Table::kSliceBytes;
   header.slices = slices;
   header.capacity = capacity;
-  header.epoch_offset_ns = ReadClock(CLOCK_REALTIME) - ReadClock(CLOCK_MONOTONIC);
+  header.epoch_offset_ns =
+      ReadClock(CLOCK_REALTIME) - ReadClock(CLOCK_MONOTONIC) + MonotonicOffsetNs().value_or(0);
   header.boot = ThisBoot();
   header.seed = Hasher::RandomSeed();
   header.checksum = ChecksumOf(header);
@@ -187,8 +198,13 @@ absl::Status Make(const std::string& path, int64_t capacity) {
   return status;
 }
 
+// Only its owner can remove such a file: under /dev/shm everybody may make one of any name.
 absl::Status RefusedForItsOwner(const std::string& path, uid_t owner) {
-  return Refused(path, absl::StrCat("it belongs to user ", owner, ", this is user ", geteuid()));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the shared memory ", path, " is refused: it belongs to user ", owner, ", this is user ",
+      geteuid(),
+      "; expected another name, or a path in a directory that only this user may write "
+      "to, such as shm:///run/SERVICE/limits (systemd: RuntimeDirectory=SERVICE)"));
 }
 
 // Returns Aborted for an intact file of an earlier boot.
@@ -253,7 +269,35 @@ absl::Status Retire(const std::string& path, int fd) {
 
 }  // namespace
 
+std::optional<int64_t> MonotonicOffsetNs() {
+#if defined(TIDEGATE_LINUX)
+  std::FILE* const file = std::fopen("/proc/self/timens_offsets", "re");
+  if (file == nullptr) return 0;  // a kernel without time namespaces
+  char name[16];
+  int64_t seconds = 0;
+  int64_t ns = 0;
+  const bool read = std::fscanf(file, "%15s %" SCNd64 " %" SCNd64, name, &seconds, &ns) == 3 &&
+                    std::strcmp(name, "monotonic") == 0;
+  std::fclose(file);
+  if (!read) return std::nullopt;
+  // They are those of the namespace that children will be in.
+  if (LinkAt("/proc/self/ns/time") != LinkAt("/proc/self/ns/time_for_children")) {
+    return std::nullopt;
+  }
+  return seconds * 1'000'000'000 + ns;
+#else
+  return 0;
+#endif
+}
+
 absl::StatusOr<void*> MapShmFile(const std::string& path, const ShmOptions& options) {
+  if (!MonotonicOffsetNs().has_value()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the shared memory ", path,
+        " cannot be used: this process has left its time namespace for "
+        "its children, and the offset of its own clock is unknown; expected a process that was "
+        "started in its time namespace"));
+  }
   for (int tries = 0; tries < 1000; ++tries) {
     // Nonblocking: a pipe in its place must not block us.
     const File file(open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));

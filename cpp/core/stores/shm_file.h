@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -19,7 +20,7 @@ namespace tidegate {
 // the table looks for a key or what a state means, needs a new version.
 struct ShmHeader {
   static constexpr uint64_t kMagic = 0x6574'6167'6564'6974;  // "tidegate"
-  static constexpr uint32_t kVersion = 3;
+  static constexpr uint32_t kVersion = 4;
   static constexpr uint16_t kByteOrder = 0x0102;
   static constexpr size_t kBytes = 4096;
   // Where the slices begin.
@@ -44,11 +45,17 @@ struct ShmHeader {
   alignas(512) Counter used;
   Counter evictions;
   Counter evicted_live;
+  alignas(64) std::atomic<int64_t> clock_correction_ns;
   alignas(512) unsigned char unused[kBytes - 1024];
 };
 static_assert(sizeof(ShmHeader) == ShmHeader::kBytes);
 static_assert(offsetof(ShmHeader, checksum) == 104);
 static_assert(offsetof(ShmHeader, used) == 512);
+static_assert(offsetof(ShmHeader, clock_correction_ns) == 704);
+
+// This process's monotonic clock minus the host's: 0 but in a time namespace. No value if the
+// system does not tell.
+std::optional<int64_t> MonotonicOffsetNs();
 
 // Maps the file at `path`. Makes it if there is none, or only one of an earlier boot.
 absl::StatusOr<void*> MapShmFile(const std::string& path, const ShmOptions& options);

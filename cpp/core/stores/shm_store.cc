@@ -74,12 +74,24 @@ ShmCells::ShmCells(std::string path, void* memory)
       hasher_(header_->seed),
       capacity_(header_->capacity),
       bytes_(header_->bytes),
-      clock_shift_ns_(header_->epoch_offset_ns - SystemClock::Get().epoch_offset_ns()),
-      table_(static_cast<char*>(memory) + ShmHeader::kSlicesAt, header_->slices) {}
+      clock_offset_ns_(header_->epoch_offset_ns - MonotonicOffsetNs().value_or(0)),
+      follower_(clock_offset_ns_, &header_->clock_correction_ns),
+      table_(static_cast<char*>(memory) + ShmHeader::kSlicesAt, header_->slices) {
+  // The wall clock may have been set since the file was made.
+  follower_.Follow(SystemClock::WallOffsetNs());
+  SystemClock::Get().Add(&follower_);
+}
 
-ShmCells::~ShmCells() { munmap(header_, bytes_); }
+ShmCells::~ShmCells() {
+  SystemClock::Get().Remove(&follower_);
+  munmap(header_, bytes_);
+}
 
-int64_t ShmCells::NowNs() const { return SystemClock::Get().Now() + clock_shift_ns_; }
+ClockShift ShmCells::clock_shift() const {
+  return {clock_offset_ns_ - SystemClock::Get().epoch_offset_ns(), &header_->clock_correction_ns};
+}
+
+int64_t ShmCells::NowNs() const { return SystemClock::Get().Now() + clock_shift().ns(); }
 
 void* ShmCells::board() const { return reinterpret_cast<char*>(header_) + ShmHeader::kBytes; }
 
@@ -167,6 +179,16 @@ void ShmCells::Release(const Charge& charge, int64_t admitted_ns, const Moment& 
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
   LogCells(table_, charge.limit->limit, key, [](const Table::Entry&) {
   }).Release(admitted_ns, moment, charge.cost);
+}
+
+int64_t ShmCells::Extend(absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment) {
+  for (const Charge& charge : plan) {
+    const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
+    const bool held = LogCells(table_, charge.limit->limit, key, [](const Table::Entry&) {
+                      }).Extend(admitted_ns, moment, charge.cost);
+    if (!held) Hit(charge, moment);
+  }
+  return moment.now_ns;
 }
 
 void ShmCells::HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) {

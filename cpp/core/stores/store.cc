@@ -86,6 +86,8 @@ absl::Status Store::Accepts(const Limit& limit) const {
   return limit.quota() == nullptr ? absl::OkStatus() : NoQuotas(*this);
 }
 
+int64_t Store::Extend(absl::Span<const Charge>, int64_t, const Moment&) { return kNoInstant; }
+
 absl::StatusOr<QuotaStatus> Store::StatusOf(const Charge&, const Moment&) {
   return NoQuotas(*this);
 }

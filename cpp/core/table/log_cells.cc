@@ -156,26 +156,26 @@ bool LogCells::Take(int64_t end, int64_t cost, int64_t now_ns, size_t from, Mark
   return false;
 }
 
-int64_t LogCells::Free(int64_t end, int64_t most) {
-  int64_t freed = 0;
-  for (size_t i = 0; i < cells_ && freed < most; ++i) {
+int64_t LogCells::Move(int64_t end, int64_t to, int64_t most) {
+  int64_t moved = 0;
+  for (size_t i = 0; i < cells_ && moved < most; ++i) {
     const Fingerprint key = KeyOf(i);
     Table::Slot slot;
     while (table_.Find(key, &slot)) {
       Pair pair = PairOf(slot.state.w0, slot.state.w1, HasOnePlace(i));
       int64_t here = 0;
       for (int64_t* place : {&pair.earlier, &pair.later}) {
-        if (*place != end || freed + here == most) continue;
-        *place = 0;
+        if (*place != end || moved + here == most) continue;
+        *place = to;
         ++here;
       }
       if (here == 0) break;
       if (!Table::Replace(slot, StateOf(pair, key))) continue;
-      freed += here;
+      moved += here;
       break;
     }
   }
-  return freed;
+  return moved;
 }
 
 int64_t LogCells::Refund(const Moment& moment, int64_t cost) {
@@ -189,16 +189,28 @@ int64_t LogCells::Refund(const Moment& moment, int64_t cost) {
   return freed;
 }
 
-void LogCells::Release(int64_t admitted_ns, const Moment& moment, int64_t cost) {
+int64_t LogCells::MoveLease(int64_t admitted_ns, int64_t to, const Moment& moment, int64_t cost) {
   const int64_t end = admitted_ns + limit_.period_ns();
-  if (end <= moment.now_ns) return;
-  int64_t left = std::min(cost, limit_.count());
-  while (left > 0) {
+  if (end <= moment.now_ns) return 0;
+  const int64_t wanted = std::min(cost, limit_.count());
+  int64_t moved = 0;
+  while (moved < wanted) {
     const InstantRing ring = Read(moment.now_ns).ring;
-    if (ring.empty()) return;
+    if (ring.empty()) break;
     // Like ReleaseLog() in log.h.
-    left -= Free(ring[std::min(ring.FirstAfter(end - 1), ring.size() - 1)], 1);
+    const int64_t chosen = ring[std::min(ring.FirstAfter(end - 1), ring.size() - 1)];
+    if (chosen == to) return wanted;
+    moved += Move(chosen, to, 1);
   }
+  return moved;
+}
+
+void LogCells::Release(int64_t admitted_ns, const Moment& moment, int64_t cost) {
+  MoveLease(admitted_ns, 0, moment, cost);
+}
+
+bool LogCells::Extend(int64_t admitted_ns, const Moment& moment, int64_t cost) {
+  return MoveLease(admitted_ns, moment.now_ns + limit_.period_ns(), moment, cost) > 0;
 }
 
 void LogCells::Reset() {

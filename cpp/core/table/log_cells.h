@@ -43,6 +43,8 @@ class LogCells {
   Decision Peek(const Moment& moment, int64_t cost) const;
   int64_t Refund(const Moment& moment, int64_t cost);
   void Release(int64_t admitted_ns, const Moment& moment, int64_t cost);
+  // Like ExtendLog() in log.h.
+  bool Extend(int64_t admitted_ns, const Moment& moment, int64_t cost);
   void Reset();
 
  private:
@@ -59,8 +61,11 @@ class LogCells {
   bool Take(int64_t end, int64_t cost, int64_t now_ns, size_t from, Mark mark);
   // Gives all cells of the key this mark.
   void Remark(Mark mark);
-  // Frees at most `most` places with this end; returns how many.
-  int64_t Free(int64_t end, int64_t most);
+  // Gives at most `most` places with this end another one, 0 to free them; returns how many.
+  int64_t Move(int64_t end, int64_t to, int64_t most);
+  int64_t Free(int64_t end, int64_t most) { return Move(end, 0, most); }
+  // Does so with the `cost` units of a lease that began at `admitted_ns`, unless it has ended.
+  int64_t MoveLease(int64_t admitted_ns, int64_t to, const Moment& moment, int64_t cost);
   // Changes each cell that holds an end after `above` by `change`.
   template <typename Change>
   void ForEach(int64_t above, Change change);

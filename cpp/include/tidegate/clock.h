@@ -3,7 +3,9 @@
 #ifndef TIDEGATE_CLOCK_H_
 #define TIDEGATE_CLOCK_H_
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "tidegate/step.h"
@@ -20,6 +22,38 @@ class Clock {
   virtual bool is_common() const { return false; }
 };
 
+// What the users of a store add to SystemClock::Now(), so that all of them agree, in this process
+// and in others. `correction_ns`, never null, changes when the wall clock is set (WallFollower).
+struct ClockShift {
+  int64_t base_ns;
+  const std::atomic<int64_t>* correction_ns;
+
+  int64_t ns() const { return base_ns + correction_ns->load(std::memory_order_relaxed); }
+};
+
+// Keeps right a clock that is CLOCK_MONOTONIC plus a fixed offset plus `correction`, which may be
+// shared with other processes. A wall clock that is a second or more away from it was set, and is
+// followed once two looks in a row have found it at the same distance: the drift of both is one.
+// Thread-compatible.
+class WallFollower {
+ public:
+  static constexpr int64_t kLeastStepNs = 1'000'000'000;
+
+  WallFollower(int64_t offset_ns, std::atomic<int64_t>* correction)
+      : offset_ns_(offset_ns), correction_(*correction) {}
+
+  // `wall_offset_ns` is the wall clock minus CLOCK_MONOTONIC.
+  void Look(int64_t wall_offset_ns);
+  // Does not wait for a second look.
+  void Follow(int64_t wall_offset_ns);
+
+ private:
+  const int64_t offset_ns_;
+  std::atomic<int64_t>& correction_;
+  bool was_away_ = false;
+  int64_t last_offset_ns_ = 0;
+};
+
 // Unix time at the process's start, continued by the monotonic clock: it never
 // steps, whatever happens to the wall clock. On x86 with an invariant counter
 // that the kernel trusts, it is read through the time-stamp counter, which a calling thread fits to
@@ -28,10 +62,21 @@ class SystemClock final : public Clock {
  public:
   static SystemClock& Get();
 
-  int64_t NowNs() override { return Now(); }
+  // Follows the wall clock when that is set; Now() never steps.
+  int64_t NowNs() override { return Now() + shift().ns(); }
 
   // Unix time minus the monotonic clock, read when this process started.
   int64_t epoch_offset_ns() const { return epoch_offset_ns_; }
+  // Leads from Now() to a clock that follows the wall clock when that is set.
+  ClockShift shift() const { return {0, &correction_ns_}; }
+  // The wall clock minus CLOCK_MONOTONIC.
+  static int64_t WallOffsetNs();
+
+  // Has `follower` look at the wall clock about once a second, on a thread that reads this clock,
+  // until Remove() returns. Of more than kMostFollowers the later ones do not look.
+  static constexpr size_t kMostFollowers = 64;
+  void Add(WallFollower* follower);
+  void Remove(WallFollower* follower);
 
   inline int64_t Now() {
 #if defined(__x86_64__)
@@ -82,11 +127,16 @@ class SystemClock final : public Clock {
   SystemClock();
   int64_t NowSlow();
   void Refit();
+  void LookAtWall(int64_t now_ns);
 
   SharedFit fit_;
   const int64_t epoch_offset_ns_;
   const bool counter_usable_;
   std::atomic<bool> fitting_{false};
+  std::array<std::atomic<WallFollower*>, kMostFollowers> followers_{};
+  std::atomic<int64_t> looked_ns_{0};
+  std::atomic<int64_t> correction_ns_{0};
+  WallFollower own_follower_{epoch_offset_ns_, &correction_ns_};
   // Guarded by fitting_: the pair of readings that the rate is taken from.
   uint64_t first_ticks_ = 0;
   int64_t first_ns_ = 0;

@@ -68,6 +68,10 @@ class Limiter {
   void Reset(std::string_view key);
   // Ends the leases that `hit` took. If the only limit is a sliding log, takes back its charge.
   void Release(std::string_view key, int64_t cost, const Decision& hit);
+  // Extends the leases that `hit` took to a whole period from now, and takes those that have ended
+  // again if there is room. Returns the decision that identifies them from now on; none if the
+  // store did not answer.
+  std::optional<Decision> Extend(std::string_view key, int64_t cost, const Decision& hit);
   // StatusOf() returns what a key has of a quota, given by its index in limits(); TopUp() gives it
   // extra units. Both are errors for other limits.
   absl::StatusOr<QuotaStatus> StatusOf(size_t quota, std::string_view key);
@@ -85,7 +89,7 @@ class Limiter {
   Fingerprint FingerprintOf(std::string_view key) const;
   void HitMany(absl::Span<const Fingerprint> keys, bool* allowed);
 
-  int64_t NowNs() { return clock_ == nullptr ? system_.Now() + clock_shift_ns_ : ReadClock(); }
+  int64_t NowNs() { return clock_ == nullptr ? system_.Now() + clock_shift_.ns() : ReadClock(); }
   LimiterStats stats() const;
   // How often each of limits() was the limit that refused, in their order.
   std::vector<int64_t> refused() const;
@@ -195,7 +199,7 @@ class Limiter {
   const bool takes_fingerprints_;
   const std::shared_ptr<Clock> clock_;
   SystemClock& system_ = SystemClock::Get();
-  const int64_t clock_shift_ns_;
+  const ClockShift clock_shift_;
   ThreadCounts counts_;
   // The refusals by each limit, if there are several limits or one is in shadow.
   std::vector<std::atomic<int64_t>> refused_;

@@ -140,6 +140,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   void Reset(const Charge& charge, const Moment& moment) override;
   // Only in Redis, like GiveBack().
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
+  // Only in Redis; kNoInstant if the breaker is open.
+  int64_t Extend(absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment) override;
   Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
                   absl::FunctionRef<int64_t()> clock, Outcomes* outcomes) override;
   Decision ChargeUpTo(const Charge& charge, const Moment& moment) override;
@@ -175,6 +177,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
 
   Decision PeekFallback(const Charge& charge, const Moment& moment) override;
   void GiveBackInFallback(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
+  int64_t ExtendInFallback(const Charge& charge, int64_t admitted_ns,
+                           const Moment& moment) override;
   int64_t RefundFallback(const Charge& charge, const Moment& moment) override;
 
   // The server as a URI without credentials or options.
@@ -265,10 +269,12 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   void ReportChange(absl::string_view failure);
   // The instant by the clock that all users of the board share.
   int64_t HostNowNs() const;
+  // The same corrected when the wall clock is set: for instants, not durations.
+  int64_t WallNowNs() const;
 
   const RedisOptions options_;
   const std::shared_ptr<Store> fallback_;
-  const int64_t clock_shift_ns_;  // of the fallback
+  const ClockShift clock_shift_;  // of the fallback
   const std::unique_ptr<redis::BoardView> board_;
   const std::unique_ptr<redis::Scripts> scripts_;
   const std::unique_ptr<redis::DenyCache> denied_;

@@ -11,20 +11,21 @@
 //   0     magic "tidegate", version, byte order, bytes of a cell,
 //         cells of a slice
 //   24    bytes of the file, slices, capacity
-//   48    Unix time minus the monotonic clock when the file was made: what all
-//         processes add to the monotonic clock, so that they agree
+//   48    Unix time minus the host's monotonic clock when the file was made: what all
+//         processes add to that clock, so that they agree
 //   56    the boot in which it was made; after another one it is stale, since
 //         the monotonic clock began anew, and is replaced
 //   72    seed of the hasher
 //   104   checksum of all the above: none of it ever changes
 //   512   counters, one cache line each: cells in use, idle and live keys evicted
+//   704   what all processes add further since the wall clock was set
 //   4096  board: what the users of this fallback know of their Redis
 //           4096   breakers, 64 of 64 bytes: server, gate, row, window, unused
 //           8192   refusals, 4,096 of 64 bytes: version, check, lo, w0, w1,
 //                  from, until, ahead      (core/redis/health/board.h)
 //   270336  slice 0 | slice 1 | ...      (table.h)
 //
-// Nothing but cells, counters and the board is written after the file has its name,
+// Nothing but cells, counters, the correction and the board is written after the file has its name,
 // each word by one atomic instruction, and there is no lock: a process that is killed at any
 // instruction leaves a file that the others go on with, and loses at most the units of its call
 // under way.

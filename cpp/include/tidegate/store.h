@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "tidegate/clock.h"
 #include "tidegate/decision.h"
 #include "tidegate/fingerprint.h"
 #include "tidegate/limit.h"
@@ -56,7 +57,7 @@ enum class Verdict : uint8_t { kRefused, kAllowed, kUnconfirmed };
 // an allowed one, even if the plan was refused and nothing was charged.
 using Outcomes = absl::InlinedVector<Decision, 4>;
 
-enum class Op : uint8_t { kHit, kPeek, kRefund, kRelease, kReset, kChargeUpTo };
+enum class Op : uint8_t { kHit, kPeek, kRefund, kRelease, kReset, kChargeUpTo, kExtend };
 inline bool IsDecision(Op op) { return op == Op::kHit || op == Op::kPeek || op == Op::kChargeUpTo; }
 
 struct StoreStats {
@@ -103,6 +104,12 @@ class Store {
   // Ends the lease that a Hit at `admitted_ns` took; for concurrency limits.
   virtual void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) = 0;
 
+  // Has the leases that a Hit at `admitted_ns` took, in concurrency limits, end a period after
+  // `moment`. Those that have ended are taken again if there is room. Returns the instant that
+  // identifies the leases from now on, as `admitted_ns` did; kNoInstant if the store did not
+  // answer. The default extends nothing.
+  virtual int64_t Extend(absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment);
+
   // StatusOf() returns what a key has of a quota; TopUp() gives it extra units. By default both are
   // errors, since Accepts() refuses quotas. The cost of the charge has no meaning.
   virtual absl::StatusOr<QuotaStatus> StatusOf(const Charge& charge, const Moment& moment);
@@ -133,9 +140,9 @@ class Store {
   // Hits several independent charges in order.
   virtual void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts);
 
-  // The offset to add to SystemClock so that all users of the store, in this process and others,
-  // read the same time.
-  virtual int64_t clock_shift_ns() const { return 0; }
+  // What to add to SystemClock so that all users of the store, in this process and others, read the
+  // same time. What it points to lives as long as the store.
+  virtual ClockShift clock_shift() const { return SystemClock::Get().shift(); }
 
   virtual StoreStats stats() const = 0;
 
@@ -179,6 +186,11 @@ class Store {
   // Gives back units that the fallback charged at `admitted_ns`.
   virtual void GiveBackInFallback(const Charge& /*charge*/, int64_t /*admitted_ns*/,
                                   const Moment& /*moment*/) {}
+  // Extends leases that the fallback granted at `admitted_ns`.
+  virtual int64_t ExtendInFallback(const Charge& /*charge*/, int64_t /*admitted_ns*/,
+                                   const Moment& /*moment*/) {
+    return kNoInstant;
+  }
   // Gives back the units that the fallback counts for the key, at most the cost; returns how many.
   virtual int64_t RefundFallback(const Charge& /*charge*/, const Moment& /*moment*/) { return 0; }
 

@@ -34,7 +34,7 @@ class TimedStore {
  private:
   const std::shared_ptr<Store> store_;
   const std::shared_ptr<Clock> clock_;
-  const int64_t clock_shift_ns_;
+  const ClockShift clock_shift_;
   const bool blocks_;
   // Whether a state that lies too far ahead is moved back, see Limiter.
   const bool sets_back_;

@@ -375,6 +375,21 @@ void RegisterLimiter(py::module_& m) {
             Run(*l, [&] { l->Release(view.view(), units, *admitted); });
           },
           py::arg("key"), py::arg("cost"), py::arg("decision"))
+      .def(
+          "_extend",
+          [](const py::object& self, const py::object& key, const py::object& cost,
+             const py::object& decision) -> py::object {
+            const Decision* admitted = GetDecision(decision.ptr());
+            if (admitted == nullptr) throw py::type_error("a Decision is expected");
+            Limiter* l = LimiterToReleaseOf(self.ptr());
+            if (l == nullptr) throw py::error_already_set();
+            const KeyView view = KeyFrom(key);
+            const int64_t units = CostFrom(cost);
+            const auto extended = Run(*l, [&] { return l->Extend(view.view(), units, *admitted); });
+            if (!extended.has_value()) return py::none();
+            return py::reinterpret_steal<py::object>(NewDecision(*extended, self.ptr()));
+          },
+          py::arg("key"), py::arg("cost"), py::arg("decision"))
       .def("hit_many", &PyHitMany, py::arg("keys"), py::arg("costs") = py::none(),
            "hit_many(self, keys, costs=None)\n--\n\n"
            "Hits each key in order; returns which of them may pass.\n\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 
 from tidegate import _core
+from tidegate.limiter.waiting.leases import Extender
 from tidegate.limiter.waiting.queue import WaitingRoom
 
 TYPE_CHECKING = False
@@ -23,13 +24,15 @@ class ManualClock(_core.ManualClock):
     """Time under the control of a test or a replay.
 
     Instants are integer nanoseconds since the epoch, clamped to [0, 2**62]. Moving the
-    clock wakes callers that wait in `Limiter.acquire`. Thread-safe.
+    clock wakes callers that wait in `Limiter.acquire`, and extends the leases of slots that are
+    held. Thread-safe.
     """
 
     def __init__(self, start_ns: int = 0) -> None:
         super().__init__(start_ns)
         # A WeakSet would not do: nothing may be added to one during an iteration.
         self._rooms: set[weakref.ref[WaitingRoom]] = set()
+        self._extenders: set[weakref.ref[Extender]] = set()
 
     def advance(self, seconds: float) -> None:
         """Moves the clock by `seconds`, rounded to the nanosecond; back if negative."""
@@ -52,7 +55,15 @@ class ManualClock(_core.ManualClock):
     def _wakes(self, room: WaitingRoom) -> None:
         self._rooms.add(weakref.ref(room, self._rooms.discard))
 
+    def _extends(self, extender: Extender) -> None:
+        self._extenders.add(weakref.ref(extender, self._extenders.discard))
+
     def _moved(self) -> None:
+        # First, before a waiting caller finds that the lease of a holder has ended.
+        for each in list(self._extenders):
+            extender = each()
+            if extender is not None:
+                extender.extend_due()
         for reference in list(self._rooms):
             room = reference()
             if room is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
+import time
 
 from tidegate import _core
 from tidegate._core import Decision, Limit
@@ -17,7 +17,8 @@ from tidegate.limiter.limit import as_limits, distinct
 from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.limiter.storage.hints import OF_LIMITERS
 from tidegate.limiter.storage.uri import open_store
-from tidegate.limiter.waiting.queue import WaitingRoom
+from tidegate.limiter.waiting.leases import Extender, of_process
+from tidegate.limiter.waiting.queue import Bell, WaitingRoom
 from tidegate.limiter.waiting.slot import Acquired, Slot
 
 TYPE_CHECKING = False
@@ -118,12 +119,18 @@ class Limiter(_core.Limiter):
         self._room = WaitingRoom()
         scope = prefix.encode("utf-8", "surrogatepass")  # any text is a key
         super().__init__(list(self._limits), self._storage, clock, scope)
-        self._has_leases = any(limit.algorithm == "concurrency" for limit in self._limits)
+        leases = [limit.period_ns for limit in self._limits if limit.algorithm == "concurrency"]
+        self._has_leases = bool(leases)
+        self._lease_ns = min(leases, default=0)
+        self._extender: Extender = of_process
         # A wait without a timer needs a clock that reports its moves, and limits whose units come
         # back only by its time.
         self._timed = self._has_leases or not isinstance(clock, ManualClock)
         if isinstance(clock, ManualClock):
             clock._wakes(self._room)
+            if self._has_leases:
+                self._extender = Extender(clock.now_ns)
+                clock._extends(self._extender)
 
     def check(self, **attributes: Any) -> Decision:
         """Raises ConfigurationError: only a limiter with rules makes keys from attributes."""
@@ -236,17 +243,20 @@ class Limiter(_core.Limiter):
         """
         self._check(key, cost)  # an invalid key or cost must not join the queue
         deadline_ns = self._deadline_ns(timeout)
-        woken = threading.Event()
-        ticket = self._room.enter(key, cost, woken.set)
+        bell = Bell()
+        ticket = self._room.enter(key, cost, bell.ring)
         try:
             while True:
-                woken.clear()
+                bell.silence()
                 answer = self._look(ticket, deadline_ns)
                 if isinstance(answer, Decision):
                     return answer
-                woken.wait(answer if self._timed else None)
+                bell.wait(answer if self._timed else None)
         finally:
-            self._room.leave(ticket)
+            try:
+                self._room.leave(ticket)
+            finally:  # again: an exception of a signal handler may have interrupted it
+                self._room.leave(ticket)
 
     def acquired(
         self, key: Key | Callable[..., Key], cost: int = 1, timeout: float | None = 5.0
@@ -286,15 +296,20 @@ class Limiter(_core.Limiter):
                     if timer is not None:
                         timer.cancel()
         finally:
-            self._room.leave(ticket)
+            try:
+                self._room.leave(ticket)
+            finally:  # again: an exception of a signal handler may have interrupted it
+                self._room.leave(ticket)
 
     def slot(self, key: Key, cost: int = 1, timeout: float | None = 0.0) -> Slot:
         """A place among the calls of `key` that are in flight, for ``with`` and ``async with``.
 
         Entering waits up to `timeout` seconds, as acquire() does, and raises
-        RateLimitExceeded if it got no place. Leaving gives the place back; a holder that never
-        leaves loses it when the lease (the limit's period) ends. Raises ConfigurationError if the
-        limiter has no concurrency limit.
+        RateLimitExceeded if it got no place. Leaving gives the place back. While the Slot exists,
+        its lease (the limit's period) is extended each time half of it has passed; the place of a
+        process that died is free when the lease ends. The `retry_after` of a refusal is when the
+        leases that are in the way end unless they are extended: a place may be free much sooner,
+        or later. Raises ConfigurationError if the limiter has no concurrency limit.
         """
         if not self._has_leases:
             raise ConfigurationError(
@@ -410,7 +425,11 @@ class Limiter(_core.Limiter):
             )
         if timeout > 1e9:
             return None
-        return self._now_ns() + round(timeout * 1e9)
+        return self._waits_ns() + round(timeout * 1e9)
+
+    def _waits_ns(self) -> int:
+        """The time by which callers wait. Not the limiter's if that follows the wall clock."""
+        return time.monotonic_ns() if self._clock is None else self._now_ns()
 
     def _look(self, ticket: Ticket, deadline_ns: int | None) -> Decision | float:
         """Tries once for a caller in the queue: the decision, or how long to sleep at most."""
@@ -484,8 +503,8 @@ class Limiter(_core.Limiter):
         `first` is the ticket of the caller if it is the first of its queue.
         """
         wait = forecast.retry_after
-        left = math.inf if deadline_ns is None else (deadline_ns - self._now_ns()) / 1e9
-        # A lease may end before its time, so its wait is only the longest possible.
+        left = math.inf if deadline_ns is None else (deadline_ns - self._waits_ns()) / 1e9
+        # A holder may leave at any time, so the end of its lease bounds no wait.
         if wait == math.inf or (wait > left and not self._has_leases):
             return 0.0
         most = _LONGEST_SLEEP

@@ -265,11 +265,10 @@ def test_slots_are_taken_and_given_back() -> None:
 def test_a_lease_runs_out_and_is_not_given_back_twice() -> None:
     clock = tg.ManualClock()
     limiter = in_flight(clock)
-    slot = limiter.slot("k", cost=2)
-    slot.__enter__()
+    stopped = limiter.hit("k", cost=2)  # as by a process that was stopped, and extends nothing
     clock.advance(60)
     with limiter.slot("k", cost=2):
-        slot.__exit__(None, None, None)
+        limiter._release("k", 2, stopped)
         assert limiter.peek("k").remaining == 0
 
 
@@ -295,7 +294,7 @@ def test_one_slot_may_be_entered_by_several() -> None:
     clock.advance(59)
     with slot:
         assert limiter.peek("k").remaining == 0
-        clock.advance(1)  # the first lease has run out
+        clock.advance(1)
         slot.__exit__(None, None, None)
         assert limiter.peek("k").remaining == 1
     assert limiter.peek("k").remaining == 2

@@ -17,7 +17,9 @@ constexpr int64_t kReconnectNs = 6'000'000'000;
 
 }  // namespace
 
-int64_t RedisStore::HostNowNs() const { return SystemClock::Get().Now() + clock_shift_ns_; }
+int64_t RedisStore::HostNowNs() const { return SystemClock::Get().Now() + clock_shift_.base_ns; }
+
+int64_t RedisStore::WallNowNs() const { return SystemClock::Get().Now() + clock_shift_.ns(); }
 
 void RedisStore::ReportChange(absl::string_view failure) {
   const std::optional<bool> open = breaker_->Notice();
@@ -66,7 +68,8 @@ void RedisStore::Record(const absl::Status& status) {
 }
 
 Moment RedisStore::FallbackMoment(const Moment& moment, int64_t host_ns) const {
-  return {options_.client_clock ? moment.now_ns : host_ns, /*confirmed=*/true};
+  const int64_t correction_ns = clock_shift_.correction_ns->load(std::memory_order_relaxed);
+  return {options_.client_clock ? moment.now_ns : host_ns + correction_ns, /*confirmed=*/true};
 }
 
 void RedisStore::Refuse(Decision* d, int64_t retry_after_ns) {
@@ -98,6 +101,12 @@ void RedisStore::GiveBackInFallback(const Charge& whole, int64_t admitted_ns,
   } else {
     fallback_->Refund(charge, local);
   }
+}
+
+int64_t RedisStore::ExtendInFallback(const Charge& whole, int64_t admitted_ns,
+                                     const Moment& moment) {
+  const Charge charge = InFallback(whole);
+  return fallback_->Extend({&charge, 1}, admitted_ns, FallbackMoment(moment, HostNowNs()));
 }
 
 Decision RedisStore::PeekFallback(const Charge& charge, const Moment& moment) {

@@ -114,7 +114,7 @@ absl::StatusOr<std::shared_ptr<RedisStore>> RedisStore::Create(RedisOptions opti
 RedisStore::RedisStore(RedisOptions options)
     : options_(std::move(options)),
       fallback_(options_.fallback),
-      clock_shift_ns_(fallback_->clock_shift_ns()),
+      clock_shift_(fallback_->clock_shift()),
       board_(std::make_unique<redis::BoardView>(options_)),
       scripts_(std::make_unique<redis::Scripts>()),
       denied_(std::make_unique<redis::DenyCache>(
@@ -152,8 +152,8 @@ Fingerprint RedisStore::KeyOf(const Charge& charge) const {
 
 redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                                       const Moment& moment) const {
-  static constexpr std::string_view kNames[] = {"hit",     "peek",  "refund",
-                                                "release", "reset", "charge_up_to"};
+  static constexpr std::string_view kNames[] = {"hit",   "peek",         "refund", "release",
+                                                "reset", "charge_up_to", "extend"};
   redis::Request request;
   request.op = kNames[static_cast<size_t>(op)];
   request.plan = plan;
@@ -164,7 +164,7 @@ redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int6
                       (options_.client_clock ? kClockToleranceNs / 1'000'000 : 0);
   request.admitted_ns = std::max<int64_t>(admitted_ns, 0);
   const auto is_quota = [](const Charge& charge) { return charge.limit->limit.quota() != nullptr; };
-  if (std::any_of(plan.begin(), plan.end(), is_quota)) request.host_ns = HostNowNs();
+  if (std::any_of(plan.begin(), plan.end(), is_quota)) request.host_ns = WallNowNs();
   return request;
 }
 
@@ -319,7 +319,9 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
     // Refusals of calls that were under way with this one are out of date now.
     for (const Charge& charge : plan) denied_->Forget(KeyOf(charge));
     Record(failure);
-    return {};
+    Decision done;
+    done.at_ns = failure.ok() ? answer->now_ns : kNoInstant;
+    return done;
   }
   if (failure.ok() && asked.foreign_replies != foreign_replies_.load(std::memory_order_acquire))
       [[unlikely]] {
@@ -438,6 +440,11 @@ void RedisStore::Release(const Charge& charge, int64_t admitted_ns, const Moment
 void RedisStore::GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                           const Moment& moment) {
   if (!plan.empty()) (void)Run(op, plan, admitted_ns, moment, nullptr);
+}
+int64_t RedisStore::Extend(absl::Span<const Charge> plan, int64_t admitted_ns,
+                           const Moment& moment) {
+  const Decision done = Run(Op::kExtend, plan, admitted_ns, moment, nullptr);
+  return done.at_ns > 0 ? done.at_ns : kNoInstant;
 }
 void RedisStore::Reset(const Charge& charge, const Moment& moment) {
   (void)Run(Op::kReset, {&charge, 1}, kNoInstant, moment, nullptr);

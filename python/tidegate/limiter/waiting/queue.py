@@ -6,6 +6,7 @@ that its owner supplies, so that threads and tasks can wait in one queue.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -16,20 +17,65 @@ if TYPE_CHECKING:
 
     Key = Union[str, bytes]
 
-__all__ = ["Ticket", "WaitingRoom"]
+__all__ = ["Bell", "Ticket", "WaitingRoom"]
+
+
+class Bell:
+    """Wakes a thread that waits for it. Each method is one operation on a lock, so that a signal
+    handler or a finalizer may ring it at any instruction; one inside an Event would wait for
+    itself."""
+
+    __slots__ = ("_silent",)
+
+    def __init__(self) -> None:
+        self._silent = threading.Lock()
+        self._silent.acquire()
+
+    def ring(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it was rung already
+            self._silent.release()
+
+    def silence(self) -> None:
+        self._silent.acquire(blocking=False)
+
+    def wait(self, seconds: float | None) -> None:
+        """Waits until it is rung, and silences it."""
+        self._silent.acquire(timeout=-1 if seconds is None else seconds)
 
 
 class Ticket:
     """A place in the queue of one key. `wake` has its owner try again; `pause` is how long, in
-    seconds, its owner slept before the last try for a lease."""
+    seconds, its owner slept before the last try for a lease.
 
-    __slots__ = ("__weakref__", "cost", "key", "pause", "wake")
+    It is in the queue no longer than it exists: an exception of a signal handler may end its
+    owner at any instruction, also before the owner has the ticket, or while it leaves.
+    """
+
+    __slots__ = ("__weakref__", "cost", "key", "pause", "place", "wake", "wakes_next")
 
     def __init__(self, key: Key, cost: int, wake: Callable[[], None]) -> None:
         self.key = key
         self.cost = cost
         self.pause = 0.0
         self.wake = wake
+        self.wakes_next = False
+        self.place: _Place | None = None
+
+
+class _Place(weakref.ref[Ticket]):
+    """What the queue holds of a ticket, which leaves the queue when it ceases to exist."""
+
+    __slots__ = ("line", "room")
+
+    line: bytes
+    room: WaitingRoom
+
+    def __init__(self, ticket: Ticket, room: WaitingRoom) -> None:
+        self.line = _line(ticket.key)
+        self.room = room
+
+    def __new__(cls, ticket: Ticket, room: WaitingRoom) -> _Place:
+        return super().__new__(cls, ticket, _leave)
 
 
 class WaitingRoom:
@@ -47,60 +93,86 @@ class WaitingRoom:
         # interrupts is in here.
         self._lock = threading.RLock()
         # Dictionaries keep their order and remove any ticket in constant time.
-        self._lines: dict[bytes, dict[Ticket, None]] = {}
+        self._lines: dict[bytes, dict[_Place, None]] = {}
 
     def enter(self, key: Key, cost: int, wake: Callable[[], None]) -> Ticket:
-        """Joins the end of the queue for `key`."""
+        """Joins the end of the queue for `key`, which the ticket leaves when it is dropped."""
         ticket = Ticket(key, cost, wake)
+        ticket.place = place = _Place(ticket, self)
         with self._lock:
-            self._lines.setdefault(_line(key), {})[ticket] = None
+            line = self._lines.get(place.line)
+            if line is not None:
+                line[place] = None
+            else:
+                self._lines[place.line] = {place: None}
         return ticket
 
     def is_first(self, ticket: Ticket) -> bool:
         with self._lock:
-            line = self._lines.get(_line(ticket.key))
-            return not line or _first(line) is ticket
+            first = _first(self._lines.get(_line(ticket.key)))
+            return first is None or first is ticket
 
     def cost_ahead(self, ticket: Ticket) -> int:
         """The units that earlier tickets wait for."""
         cost = 0
         with self._lock:
-            for each in self._lines.get(_line(ticket.key), ()):
+            for place in list(self._lines.get(_line(ticket.key), ())):
+                each = place()
                 if each is ticket:
                     break
-                cost += each.cost
+                cost += each.cost if each is not None else 0
         return cost
 
     def leave(self, ticket: Ticket) -> None:
-        """Leaves the queue, and wakes the ticket that is first then."""
-        name = _line(ticket.key)
+        """Leaves the queue, and wakes the ticket that is first then. An exception of a signal
+        handler may interrupt it; a second call then does the rest."""
+        place = ticket.place
+        if place is None:
+            return
         with self._lock:
-            line = self._lines.get(name)
-            if line is None or ticket not in line:
-                return
-            was_first = _first(line) is ticket
-            del line[ticket]
-            if not line:
-                del self._lines[name]
-                return
-            first = _first(line)
-        if was_first:
+            line = self._lines.get(place.line)
+            if line is not None and place in line:
+                ticket.wakes_next = _first(line) is ticket
+            first = self._remove(place)
+        if ticket.wakes_next and first is not None:
             first.wake()
+        ticket.place = None
+
+    def _remove(self, place: _Place) -> Ticket | None:
+        """Removes a place; returns the ticket that is first in its queue then."""
+        line = self._lines.get(place.line)
+        if line is None:
+            return None
+        line.pop(place, None)
+        first = _first(line)
+        if not line:
+            self._lines.pop(place.line, None)
+        return first
 
     def wake_first(self, key: Key) -> None:
         """Wakes the first ticket of `key`, to which units were given back."""
         with self._lock:
-            line = self._lines.get(_line(key))
-            first = _first(line) if line else None
+            first = _first(self._lines.get(_line(key)))
         if first is not None:
             first.wake()
 
     def wake_all(self) -> None:
         """Wakes all tickets: the clock was moved, or the limiter closed."""
         with self._lock:
-            tickets = [ticket for line in self._lines.values() for ticket in line]
-        for ticket in tickets:
-            ticket.wake()
+            places = [place for line in self._lines.values() for place in line]
+        for place in places:
+            ticket = place()
+            if ticket is not None:
+                ticket.wake()
+
+
+def _leave(place: _Place) -> None:
+    """Takes the place of a ticket that is no more out of its queue."""
+    room = place.room
+    with room._lock:
+        first = room._remove(place)
+    if first is not None:
+        first.wake()
 
 
 _rooms: weakref.WeakSet[WaitingRoom] = weakref.WeakSet()
@@ -115,8 +187,14 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _first(line: dict[Ticket, None]) -> Ticket:
-    return next(iter(line))
+def _first(line: dict[_Place, None] | None) -> Ticket | None:
+    while line:
+        place = next(iter(line))
+        ticket = place()
+        if ticket is not None:
+            return ticket
+        line.pop(place, None)
+    return None
 
 
 def _line(key: Key) -> bytes:

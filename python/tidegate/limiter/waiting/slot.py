@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidegate._errors import ArgumentTypeError, RateLimitExceeded
+from tidegate.limiter.waiting.leases import Lease
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from tidegate._core import Decision
     from tidegate.limiter.loops import AsyncBridge
     from tidegate.limiter.loops import Limiter as AsyncLimiter
+    from tidegate.limiter.waiting.leases import Extender
     from tidegate.limiter.waiting.queue import WaitingRoom
 
     Key = Union[str, bytes]
@@ -22,11 +24,14 @@ if TYPE_CHECKING:
 
         _loops: type[AsyncBridge] | None
         _room: WaitingRoom
+        _extender: Extender
+        _lease_ns: int
 
         def acquire(self, key: Key, cost: int, timeout: float | None) -> Decision: ...
         async def acquire_async(self, key: Key, cost: int, timeout: float | None) -> Decision: ...
         def _check(self, key: Key, cost: int) -> None: ...
         def _deadline_ns(self, timeout: float | None) -> int | None: ...
+        def _extend(self, key: Key, cost: int, decision: Decision) -> Decision | None: ...
         def _release(self, key: Key, cost: int, decision: Decision) -> None: ...
 
 
@@ -37,7 +42,8 @@ class Slot:
     """A place among the calls in flight; see Limiter.slot(). `decision` let the call in.
 
     It may be entered repeatedly, also by several threads or tasks at once: each entry takes a place
-    of its own. A place is given back once, also after the limiter was closed.
+    of its own. A place is given back once, also after the limiter was closed. Its lease is extended
+    until it is given back, or the Slot is dropped.
     """
 
     decision: Decision
@@ -47,7 +53,7 @@ class Slot:
         self._key = key
         self._cost = cost
         self._timeout = timeout
-        self._held: list[Decision] = []
+        self._held: list[Lease] = []
 
     def __enter__(self) -> Slot:
         return self._entered(self._limiter.acquire(self._key, self._cost, self._timeout))
@@ -87,16 +93,20 @@ class Slot:
         if not decision.allowed:
             raise RateLimitExceeded(decision)
         self.decision = decision
-        self._held.append(decision)
+        limiter = self._limiter
+        lease = Lease(limiter, self._key, self._cost, decision, limiter._lease_ns)
+        self._held.append(lease)
+        limiter._extender.hold(lease)
         return self
 
     def _left(self) -> Decision | None:
-        """The decision to give back. Of several it is the one whose lease ends first: it may have
-        ended already, and must not be mistaken for a place that is still held."""
+        """The decision to give back, of the first entry that was not left; None if there is none,
+        or its lease is being extended, after which it is given back."""
         try:
-            return self._held.pop(0)
+            lease = self._held.pop(0)
         except IndexError:
             return None
+        return self._limiter._extender.leave(lease)
 
 
 class Acquired:

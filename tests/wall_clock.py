@@ -1,0 +1,40 @@
+"""Gives child processes a wall clock that the test sets (tests/faults/chaos/shim.c)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent / "faults" / "chaos" / "shim.c"
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+
+
+def build_shim(directory: Path) -> Path:
+    """The library that shifts the clock; skips the test where it cannot be made."""
+    if COMPILER is None or not sys.platform.startswith("linux"):
+        pytest.skip("the shim needs a C compiler and Linux")
+    library = directory / "shim.so"
+    subprocess.run(
+        [COMPILER, "-O1", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"], check=True
+    )
+    return library
+
+
+class WallClock:
+    """The wall clock of the processes that have this environment."""
+
+    def __init__(self, shim: Path, page: Path) -> None:
+        page.write_bytes(bytes(16))
+        self._page = page
+        self.environment = {**os.environ, "LD_PRELOAD": str(shim), "CHAOS_PAGE": str(page)}
+
+    def be_ahead(self, ns: int) -> None:
+        """Sets it `ns` nanoseconds ahead of the real one."""
+        with self._page.open("r+b") as file:
+            file.write(struct.pack("q", ns))
