@@ -12,6 +12,7 @@ from typing import Any
 
 import processes
 import pytest
+import tidegate
 from polling import eventually
 from redis_server import PATIENT, PROGRAM, RedisServer
 from tidegate.cli.main import main
@@ -277,3 +278,44 @@ def test_invalid_arguments_are_refused(
     assert printed.out == ""
     assert "expected" in printed.err
     assert SECRET not in printed.err
+
+
+def counted(server: RedisServer, limit: str, prefix: str) -> None:
+    with tidegate.Limiter(limit, storage=server.uri(), prefix=prefix) as limiter:
+        assert limiter.hit("k")
+
+
+def test_counts_under_the_default_prefix_are_a_warning(server: RedisServer, doctor: Doctor) -> None:
+    assert doctor(server.uri())[0] == 0
+    counted(server, "5/minute", "tg")  # another service, perhaps
+    counted(server, "7/hour", "tg:app.login")
+    counted(server, "10/second burst 40", "tg")
+    code, report = doctor(server.uri())
+    assert code == 1
+    text = said(report, "warning", "counts")
+    assert "of the limits 5/minute, app.login:7/hour, 1 more: services with one prefix" in text
+    assert len(report["counts"]["limits"]) == 3
+
+
+def test_counts_under_a_chosen_prefix_are_a_note(server: RedisServer, doctor: Doctor) -> None:
+    counted(server, "5/minute", "shop")
+    counted(server, "6/minute", "shopping")
+    counted(server, "8/minute", "tg")
+    code, report = doctor(server.uri(), "--prefix", "shop")
+    assert code == 0
+    assert "of the limits 5/minute: expected if only this" in said(report, "note", "counts")
+    assert report["counts"]["limits"] == ["5/minute"]
+    assert doctor(server.uri(), "--prefix", "other")[0] == 0
+
+
+def test_a_limit_without_a_short_name_is_counted(server: RedisServer, doctor: Doctor) -> None:
+    counted(server, "10/second burst 40", "shop")
+    report = doctor(server.uri(), "--prefix", "shop")[1]
+    assert "of the limits 1 whose names are digests" in said(report, "note", "counts")
+
+
+def test_without_scan_it_says_so(own_server: RedisServer, doctor: Doctor) -> None:
+    everything_else = ("~*", "+@all", "-scan")
+    code, report = doctor(grant(own_server, "app", *everything_else))
+    assert code == 0
+    assert "SCAN is refused" in said(report, "note", "counts")

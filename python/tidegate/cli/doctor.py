@@ -32,7 +32,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     doctor.add_argument("storage", metavar="URI", help="such as redis://user:password@host:6379/0")
-    doctor.add_argument("--prefix", default="tg", help="the prefix of the limiters (default: tg)")
+    doctor.add_argument(
+        "--prefix", help="the prefix of the limiters (default: tg, and a warning if it is in use)"
+    )
     doctor.add_argument(
         "--samples", type=int, default=200, help="calls to measure (default: %(default)s)"
     )

@@ -38,6 +38,11 @@ _ABOUT_FAILURES = {
     "fallback_share",
     "on_error",
 }
+_DEFAULT_PREFIX = "tg"
+_DOCTOR = "tidegate-doctor-"
+# The most calls of SCAN, of about 1,000 keys each, and the most limits that are named.
+_MOST_SCANS = 200
+_MOST_SHOWN = 5
 _CLOCK_TOLERANCE = _core.CLOCK_TOLERANCE_NS / 1e9
 # Limits so slow that a charge stays visible. Their keys expire within the hour, in case the doctor
 # is killed before it removes them.
@@ -55,8 +60,8 @@ _PLAN: tuple[tuple[str, Algorithm], ...] = tuple(
 _FAST: tuple[tuple[str, Algorithm], ...] = (("1000000/second", "token-bucket"),)
 
 
-def examine(storage: str, *, prefix: str = "tg", samples: int = 200) -> Report:
-    """Examines the Redis that `storage` names.
+def examine(storage: str, *, prefix: str | None = None, samples: int = 200) -> Report:
+    """Examines the Redis that `storage` names, for limiters of the prefix; None: the default one.
 
     Raises ConfigurationError for an invalid URI; a fault of the server is a finding.
     """
@@ -72,7 +77,7 @@ class _Refused(NamedTuple):
 
 
 class _Examination:
-    def __init__(self, storage: str, prefix: str, samples: int) -> None:
+    def __init__(self, storage: str, prefix: str | None, samples: int) -> None:
         if not storage.lower().startswith(("redis", "valkey")) or "://" not in storage:
             raise ConfigurationError(
                 f"the storage is {without_password(storage)!r}; expected the URI of a Redis, "
@@ -104,10 +109,11 @@ class _Examination:
         assert isinstance(self.store, _core.RedisStore)
         self.redis = self.store
         self.scheme = uri.scheme
-        self.prefix = prefix
+        self.prefix = _DEFAULT_PREFIX if prefix is None else prefix
+        self.prefix_is_chosen = prefix is not None
         self.samples = samples
         # Doctors that run at the same time use different keys.
-        self.key = f"tidegate-doctor-{os.urandom(8).hex()}"
+        self.key = f"{_DOCTOR}{os.urandom(8).hex()}"
         secrets = [unquote(uri.password)] if uri.password else []
         secrets += [v for n, v in options if n.endswith("password") and v]
         self.report = Report(without_password(storage), secrets)
@@ -150,14 +156,55 @@ class _Examination:
         return False
 
     def _counts(self) -> None:
-        """The prefix, and whether it has counts already."""
-        self.report.figures["counts"] = {"server": self.redis.name, "prefix": self.prefix}
-        text = f"under the prefix {self.prefix!r} in {self.redis.name}"
-        pattern = re.sub(r"([\\*?\[\]])", r"\\\1", self.prefix) + ":*"
-        reply = self._command("SCAN", "0", "MATCH", pattern, "COUNT", "1000")
-        if isinstance(reply, list) and reply[1]:
-            text += ", where there are keys already: services with one prefix share their counts"
-        self.report.add("ok", "counts", text)
+        """The prefix, and which limits have counts under it already."""
+        where = f"under the prefix {self.prefix!r} in {self.redis.name}"
+        counted = self._counted_limits()
+        figures = {"server": self.redis.name, "prefix": self.prefix}
+        self.report.figures["counts"] = figures
+        if counted is None:
+            text = f"{where}; SCAN is refused: whether other services count there stays unknown"
+            self.report.add("note", "counts", text)
+            return
+        figures["limits"] = sorted(counted)
+        if not counted:
+            self.report.add("ok", "counts", f"none yet {where}")
+            return
+        # The names of other limits are digests.
+        shown = sorted(name for name in counted if "/" in name)[:_MOST_SHOWN]
+        more = len(counted) - len(shown)
+        if more or not shown:
+            shown.append(f"{more} {'more' if shown else 'whose names are digests'}")
+        text = f"{where} there are counts already, of the limits {', '.join(shown)}"
+        if self.prefix_is_chosen:
+            self.report.add("note", "counts", f"{text}: expected if only this service uses it")
+        else:
+            self.report.add(
+                "warning",
+                "counts",
+                f"{text}: services with one prefix share the counts of equal limits, and this is "
+                "the default; give each service a prefix of its own, and name it by --prefix",
+            )
+
+    def _counted_limits(self) -> set[str] | None:
+        """The limits that have keys under the prefix, as the keys name them; None if refused.
+
+        Looks at a bounded number of keys, and in a cluster at those of one node.
+        """
+        start = f"{self.prefix}:"
+        pattern = re.sub(r"([\\*?\[\]])", r"\\\1", start) + "*{*}"
+        limits: set[str] = set()
+        cursor = "0"
+        for _ in range(_MOST_SCANS):
+            reply = self._command("SCAN", cursor, "MATCH", pattern, "COUNT", "1000")
+            if not isinstance(reply, list):
+                return None
+            cursor, keys = reply
+            # Not those of a doctor that runs at the same time.
+            named = [key[len(start) :].partition("{") for key in keys]
+            limits.update(name for name, _, of in named if not of.startswith(_DOCTOR))
+            if cursor == "0":
+                break
+        return limits
 
     def _info(self) -> dict[str, str]:
         reply = self._command("INFO")
