@@ -7,6 +7,7 @@ FUZZ_SECONDS ?= 60
 KILLS ?= 1000
 SOAK_SECONDS ?= 1800
 FLOOD_KEYS ?= 100000000
+VALUE_SECONDS ?= 600
 MUTANTS ?= 40
 SEED ?= 1
 SINCE ?= HEAD
@@ -26,7 +27,7 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts
 
-.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood chaos soak bench lint lint-python lint-cpp asan asan-python tsan portable \
+.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood values chaos soak bench lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz mutants campaign docs wheel clean deps-build deps-test deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -138,6 +139,9 @@ crash: deps-test $(VENV)/.test $(VENV)/.tested  ## kill KILLS workers of one sha
 flood: deps-test $(VENV)/.test $(VENV)/.tested  ## FLOOD_KEYS keys through a table for a million; invented keys against exhausted clients
 	$(python) tests/faults/flood_campaign.py --keys $(FLOOD_KEYS)
 	$(python) tests/faults/forget_campaign.py
+
+values: deps-test $(VENV)/.test $(VENV)/.package  ## random stored values against every Redis script, for VALUE_SECONDS
+	$(python) tests/redis/value_fuzz.py --seconds $(VALUE_SECONDS)
 
 asan: deps-test $(VENV)/.build  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --preset asan

@@ -1,17 +1,21 @@
 -- token-bucket and leaky-bucket: GCRA over an exact theoretical arrival time.
 --
 -- Value: the instant. If it is a whole number of microseconds since the epoch, that number in
---   decimal; else 5 bytes of seconds and 4 of nanoseconds, big-endian (the first byte is no
---   digit), and if it is not a whole number of nanoseconds, also 7 bytes of fraction in units of
---   1/denominator ns. A limit with an id always has these 16 bytes, then 4 each of the count and
---   the denominator that wrote them.
--- ARGV, 11: depth s, ns, fraction (burst * T); denominator; never (1 if the cost is beyond the
+--   decimal. Else the format (value.lua), 5 bytes of seconds and 4 of nanoseconds; with the flag 1
+--   also 7 bytes of fraction in units of 1/denominator ns; and with the flag 2, for a limit with an
+--   id, 4 bytes each of the count and the denominator that wrote it. The fraction then has a
+--   denominator more for each period beyond the first that the burst spans (Limit::span_parts()).
+-- ARGV, 12: depth s, ns, fraction (burst * T); denominator; never (1 if the cost is beyond the
 --   burst; for charge_up_to the units that are wanted); cost * T as s, ns, fraction (for
---   charge_up_to T); and for a limit with an id its count (else 0), and how far ahead a state of
---   another count may lie, s, ns.
--- State in the reply, 4: s, ns, fraction, the count that wrote it (0 without an id); all 0 if
---   fresh.
-local bucket = {args = 11}
+--   charge_up_to T); and for a limit with an id its count (else 0), its period, s, ns, and what its
+--   fractions have more.
+-- State in the reply, 4: s, ns, fraction as in the value, the count that wrote it (0 without an
+--   id); all 0 if fresh.
+local bucket = {args = 12}
+
+local FRACTION, COUNT = 1, 2
+-- The most periods that a burst is taken to span.
+local MOST_SPAN = 100
 
 -- Converts the duration of some units from one count and denominator to another. Rounds up. Exact
 -- while the products are below 2^53.
@@ -49,35 +53,54 @@ function bucket.read(key, a, now_s, now_n)
   local denominator, count = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 8])
   local by_count, by_denominator = count, denominator  -- of the limit that wrote the state
   if value then
-    if string.byte(value) >= 48 then
-      local us = tonumber(value)
+    local us = tonumber(value)
+    local format, flags = 0, 0
+    if us then
       s = math.floor(us / 1000000)
       n = (us - s * 1000000) * 1000
-    elseif #value == 9 then
-      s, n = struct.unpack('>I5I4', value)
-    elseif #value == 16 then
-      s, n, f = struct.unpack('>I5I4I7', value)
-    elseif #value == 24 then
-      s, n, f, by_count, by_denominator = struct.unpack('>I5I4I7I4I4', value)
-    else
-      error('TIDEGATE the value of a key is not a bucket')
+      -- The remainder of an infinity and of no number is no number.
+      if us >= 0 and us % 1 == 0 then format = FORMAT end
+    elseif #value == 26 then
+      format, s, n, f, by_count, by_denominator = struct.unpack('>I2I5I4I7I4I4', value)
+      flags = FRACTION + COUNT
+      if by_denominator < 1 or by_denominator > by_count or f >= by_denominator * MOST_SPAN then
+        format = 0
+      end
+    elseif #value == 18 then
+      format, s, n, f = struct.unpack('>I2I5I4I7', value)
+      flags = FRACTION
+      -- Another limit of the id, which carries the share used over, may have a larger denominator.
+      f = math.min(f, denominator - 1)
+    elseif #value == 11 then
+      format, s, n = struct.unpack('>I2I5I4', value)
     end
+    if format ~= FORMAT + flags or s > LAST_SECOND or n >= E9 then refuse(value, 'a bucket', 4) end
   end
-  local state = {s, n, f, value and by_count or 0}
-  state.count, state.denominator = by_count, by_denominator
+  local fraction = f % by_denominator
+  local state = {
+    s, n, f, value and by_count or 0, count = by_count, denominator = by_denominator,
+    fraction = fraction, span_parts = f - fraction, before = false, after = false, behind = false,
+    allowed = false,
+  }
   local depth_s, depth_n, depth_f = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
   -- The usage, as a duration from now.
   local us, un, uf = 0, 0, 0
   if not after(now_s, now_n, s, n) and (s > 0 or n > 0) then
     us, un = sub(s, n, now_s, now_n)
-    uf = f
-    local ts, tn, tf = depth_s, depth_n, depth_f
-    if count ~= 0 then ts, tn, tf = tonumber(ARGV[a + 9]), tonumber(ARGV[a + 10]), E9 end
-    ts, tn = add(ts, tn, 0, TOLERANCE)
-    -- A limit that blocks everything keeps what another number of its id has counted.
-    local blocks = depth_s == 0 and depth_n == 0 and depth_f == 0
-    if not blocks and deeper(us, un, uf, ts, tn, tf) then
-      state.behind = true
+    uf = fraction
+    local ts, tn = add(depth_s, depth_n, 0, TOLERANCE)
+    if deeper(us, un, uf, ts, tn, depth_f) then
+      -- A limit that blocks everything keeps what another number of its id has counted.
+      state.behind = depth_s > 0 or depth_n > 0 or depth_f > 0
+      if count ~= 0 and state.behind then
+        -- With an id, the burst that wrote the state may span more than this depth.
+        local span = (f - fraction) / by_denominator + 1
+        local ps, pn = tonumber(ARGV[a + 9]) * span, tonumber(ARGV[a + 10]) * span
+        ps, pn = add(ps + math.floor(pn / E9), pn % E9, 0, TOLERANCE)
+        state.behind = after(us, un, ts, tn) and after(us, un, ps, pn)
+      end
+    end
+    if state.behind then
       us, un, uf = depth_s, depth_n, depth_f
     elseif by_count ~= count then
       us, un, uf = scaled(us, un, uf, by_count, by_denominator, count, denominator)
@@ -116,17 +139,18 @@ function bucket.take(key, a, now_s, now_n, state)
   return units
 end
 
-local function store(key, now_s, now_n, used, count, denominator)
+local function store(key, now_s, now_n, used, count, denominator, span_parts)
   local s, n = add(now_s, now_n, used[1], used[2])
   local value
   if count ~= 0 then
-    value = struct.pack('>I5I4I7I4I4', s, n, used[3], count, denominator)
+    value = struct.pack('>I2I5I4I7I4I4', FORMAT + FRACTION + COUNT, s, n, used[3] + span_parts,
+                        count, denominator)
   elseif used[3] == 0 and n % 1000 == 0 then
     value = s * 1000000 + n / 1000
   elseif used[3] == 0 then
-    value = struct.pack('>I5I4', s, n)
+    value = struct.pack('>I2I5I4', FORMAT, s, n)
   else
-    value = struct.pack('>I5I4I7', s, n, used[3])
+    value = struct.pack('>I2I5I4I7', FORMAT + FRACTION, s, n, used[3])
   end
   -- The fraction is part of one more nanosecond.
   local ls, ln = add(used[1], used[2], 0, 1)
@@ -135,13 +159,14 @@ end
 
 function bucket.write(key, a, now_s, now_n, state, charge)
   local used = charge and state.after or state.before
-  store(key, now_s, now_n, used, tonumber(ARGV[a + 8]), tonumber(ARGV[a + 3]))
+  store(key, now_s, now_n, used, tonumber(ARGV[a + 8]), tonumber(ARGV[a + 3]),
+        tonumber(ARGV[a + 11]))
 end
 
 -- Here cost * T is for min(cost, burst), or for the whole cost if the limit has an id. Uses the
 -- numbers that wrote the state.
 function bucket.refund(key, a, now_s, now_n, state)
-  local s, n, f = state[1], state[2], state[3]
+  local s, n, f = state[1], state[2], state.fraction
   if not after(s, n, now_s, now_n) and not (s == now_s and n == now_n and f > 0) then return end
   local bs, bn, bf = tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]), tonumber(ARGV[a + 7])
   local count, denominator = tonumber(ARGV[a + 8]), tonumber(ARGV[a + 3])
@@ -159,5 +184,5 @@ function bucket.refund(key, a, now_s, now_n, state)
     return
   end
   s, n = sub(s, n, now_s, now_n)
-  store(key, now_s, now_n, {s, n, f}, state.count, state.denominator)
+  store(key, now_s, now_n, {s, n, f}, state.count, state.denominator, state.span_parts)
 end

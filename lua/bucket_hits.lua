@@ -20,6 +20,8 @@ for i = 1, #KEYS do
   local value = redis.pcall('GET', key)
   local tat = 0
   if value then tat = type(value) == 'string' and tonumber(value) or -1 end
+  -- The remainder of an infinity and of no number is no number.
+  if tat % 1 ~= 0 or tat < 0 or tat > 9223372035000000 then tat = -1 end
   local used = 0
   if tat > now then used = tat - now end
   local passes = 0

@@ -15,6 +15,8 @@ for i = 1, #KEYS do
   local value = redis.pcall('GET', KEYS[i])
   local tat = 0
   if value then tat = type(value) == 'string' and tonumber(value) or -1 end
+  -- The remainder of an infinity and of no number is no number.
+  if tat % 1 ~= 0 or tat < 0 or tat > 9223372035000000 then tat = -1 end
   local ahead = 0
   if tat > now then ahead = tat - now end
   used[i] = ahead + ARGV[2 * i + 1]

@@ -10,7 +10,9 @@
 --   if fresh. An end of -1 means that the state is one that this script does not understand: then
 --   nothing was done, and plan.lua with fixed_window.lua must be called.
 -- TOLERANCE_US is kClockToleranceNs; the core prepends its definition.
-local call, pcall, unpack, floor = redis.call, redis.pcall, struct.unpack, math.floor
+local call, pcall, floor = redis.call, redis.pcall, math.floor
+local pack, unpack = struct.pack, struct.unpack
+local FORMAT = 129 * 256  -- without flags, see lua/value.lua
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 local margin = ARGV[1] + 3
@@ -23,11 +25,14 @@ for i = 1, #KEYS do
   local stop, used, known = 0, 0, 0
   if value then
     stop = -1
-    if type(value) == 'string' and #value == 16 then
-      local seconds, ns
-      seconds, ns, known = unpack('>I5I4I7', value)
-      -- Below 2^53 microseconds.
-      if ns % 1000 == 0 and seconds < 9000000000 then stop = seconds * 1000000 + ns / 1000 end
+    if type(value) == 'string' and #value == 18 then
+      local format, seconds, ns
+      format, seconds, ns, known = unpack('>I2I5I4I7', value)
+      -- Below 2^53 microseconds, and 2^53 units.
+      if format == FORMAT and ns % 1000 == 0 and ns < 1000000000 and seconds < 9000000000 and
+         known < 9007199254740992 then
+        stop = seconds * 1000000 + ns / 1000
+      end
     end
   end
   local before = stop
@@ -42,7 +47,8 @@ for i = 1, #KEYS do
   if before >= 0 and tonumber(ARGV[a + 2]) <= ARGV[a + 1] - used then
     passes = 1
     local seconds = floor(stop / 1000000)
-    value = struct.pack('>I5I4I7', seconds, (stop - seconds * 1000000) * 1000, used + ARGV[a + 2])
+    value = pack('>I2I5I4I7', FORMAT, seconds, (stop - seconds * 1000000) * 1000,
+                 used + ARGV[a + 2])
     call('SET', key, value, 'PX', floor((stop - now) / 1000) + margin)
   end
   reply[n + 1] = passes

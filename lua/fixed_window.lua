@@ -1,7 +1,7 @@
 -- fixed-window: a count for each window aligned to the epoch or the calendar.
 --
--- Value: the end of the window, 5 bytes of seconds and 4 of nanoseconds, then 7
---   bytes of units used; big-endian.
+-- Value: the format (value.lua); the end of the window, 5 bytes of seconds and 4 of nanoseconds;
+--   the units used, 7 bytes.
 -- ARGV, 5: period s, ns; months in a calendar window (0: the period applies);
 --   count; cost.
 -- State in the reply, 4: end s, ns, used, 0; all 0 if fresh.
@@ -19,9 +19,7 @@ local function days_of(months)
   return era * 146097 + yoe * 365 + math.floor(yoe / 4) - math.floor(yoe / 100) + doy - 719468
 end
 
--- The last second whose nanoseconds fit 64 bits. Windows that would end later end then.
-local LAST_SECOND = 9223372035
-
+-- Windows that would end after LAST_SECOND end then.
 local function calendar_window(s, months_each)
   local day = math.floor(s / 86400)
   -- Too early by a month at most, never too late.
@@ -47,8 +45,12 @@ function fixed.read(key, a, now_s, now_n)
   local value = redis.call('GET', key)
   local es, en, used = 0, 0, 0
   if value then
-    if #value ~= 16 then error('TIDEGATE the value of a key is not a fixed window') end
-    es, en, used = struct.unpack('>I5I4I7', value)
+    local format = 0
+    if #value == 18 then format, es, en, used = struct.unpack('>I2I5I4I7', value) end
+    -- Units are exact below 2^53.
+    if format ~= FORMAT or es > LAST_SECOND or en >= E9 or used >= 9007199254740992 then
+      refuse(value, 'a fixed window', 1)
+    end
   end
   local state = {es, en, used, 0}
   if after(es, en, now_s, now_n) then
@@ -82,7 +84,7 @@ end
 function fixed.write(key, a, now_s, now_n, state, charge)
   local used = state.used
   if charge then used = used + tonumber(ARGV[a + 4]) end
-  redis.call('SET', key, struct.pack('>I5I4I7', state.es, state.en, used),
+  redis.call('SET', key, struct.pack('>I2I5I4I7', FORMAT, state.es, state.en, used),
              'PX', life(sub(state.es, state.en, now_s, now_n)))
 end
 

@@ -1,8 +1,8 @@
 -- sliding-log and concurrency: the instants at which admitted units stop counting (admission +
 -- period, admission + lease), oldest first.
 --
--- Value: 4 bytes, how many of the entries at the front have expired;
---   then the entries, 5 bytes of seconds and 4 of nanoseconds each; big-endian.
+-- Value: the format (value.lua); how many of the entries at the front have expired, 4 bytes; then
+--   the entries, 5 bytes of seconds and 4 of nanoseconds each.
 --   Entries are appended and looked up by binary search, so that a call on a
 --   long log moves few bytes; the front is cut off when it is the larger part.
 -- ARGV, 6: period s, ns; count; cost; and for a release, and for a refund if it is known, the
@@ -12,9 +12,16 @@
 --   call passes, never can pass or is charge_up_to. All 0 if fresh.
 local log = {args = 6}
 
+-- The bytes before the entries.
+local HEAD = 6
+-- A log has at most a million entries that count, and the expired ones are the smaller part.
+local MOST_ENTRIES = 2000000
+
 local function entry(key, i)
-  local at = 4 + 9 * i
-  return struct.unpack('>I5I4', redis.call('GETRANGE', key, at, at + 8))
+  local at = HEAD + 9 * i
+  local s, n = struct.unpack('>I5I4', redis.call('GETRANGE', key, at, at + 8))
+  if s > LAST_SECOND or n >= E9 then refuse('', 'a log', 1) end
+  return s, n
 end
 
 -- The first of the entries from `low` on whose instant is after (s, n).
@@ -35,7 +42,8 @@ local function store(key, entries, now_s, now_n)
     return
   end
   local es, en = struct.unpack('>I5I4', string.sub(entries, -9))
-  redis.call('SET', key, '\0\0\0\0' .. entries, 'PX', life(sub(es, en, now_s, now_n)))
+  redis.call('SET', key, '\129\0\0\0\0\0' .. entries,
+             'PX', life(sub(es, en, now_s, now_n)))
 end
 
 -- Puts the instant at which the entry number `freeing` ends into the state.
@@ -45,6 +53,7 @@ local function note_freeing(key, state, freeing)
     state[5], state[6] = state.end_s, state.end_n
   else
     state[5], state[6] = entry(key, freeing)
+    if after(state[5], state[6], state[1], state[2]) then refuse('', 'a log', 1) end
   end
 end
 
@@ -52,16 +61,18 @@ function log.read(key, a, now_s, now_n)
   local bytes = redis.call('STRLEN', key)
   local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
   local count, cost = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
-  local state = {0, 0, 0, 0, 0, 0}
   local end_s, end_n = add(now_s, now_n, ps, pn)
-  state.es, state.en = end_s, end_n
-  state.size, state.first, state.head = 0, 0, 0
+  local state = {
+    0, 0, 0, 0, 0, 0, es = end_s, en = end_n, end_s = end_s, end_n = end_n,
+    size = 0, first = 0, head = 0, allowed = false,
+  }
   if bytes > 0 then
-    if (bytes - 4) % 9 ~= 0 or bytes < 13 then
-      error('TIDEGATE the value of a key is not a log')
+    local front = redis.call('GETRANGE', key, 0, HEAD - 1)
+    local size, format, head = (bytes - HEAD) / 9, 0, 0
+    if size >= 1 then format, head = struct.unpack('>I2I4', front) end
+    if format ~= FORMAT or size % 1 ~= 0 or size > MOST_ENTRIES or head >= size then
+      refuse(front, 'a log', 1)
     end
-    local size = (bytes - 4) / 9
-    local head = struct.unpack('>I4', redis.call('GETRANGE', key, 0, 3))
     local ns, nn = entry(key, size - 1)
     local ts, tn = add(end_s, end_n, 0, TOLERANCE)
     if after(ns, nn, ts, tn) then
@@ -72,10 +83,11 @@ function log.read(key, a, now_s, now_n)
     end
     local first = first_after(key, head, size, now_s, now_n)
     local alive = size - first
+    -- Entries that count are never older than the newest.
+    if alive > 0 and not after(ns, nn, now_s, now_n) then refuse('', 'a log', 1) end
     state.size, state.first, state.head = size, first, head
     state[3] = alive
     if alive > 0 then state[1], state[2] = ns, nn end
-    state.end_s, state.end_n = end_s, end_n
     local freeing = first
     if cost <= count then freeing = first + math.max(alive + cost - count, 1) - 1 end
     note_freeing(key, state, freeing)
@@ -99,7 +111,7 @@ function log.write(key, a, now_s, now_n, state, charge)
   if state.clamp then
     local kept = ''
     if state.clamp > state.first then
-      kept = redis.call('GETRANGE', key, 4 + 9 * state.first, 3 + 9 * state.clamp)
+      kept = redis.call('GETRANGE', key, HEAD + 9 * state.first, HEAD + 9 * state.clamp - 1)
     end
     local es, en = add(now_s, now_n, tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
     local from = math.max(state.clamp, state.first)
@@ -109,12 +121,14 @@ function log.write(key, a, now_s, now_n, state, charge)
   end
   if state.first * 2 >= state.size or state.size < 16 then
     local kept = ''
-    if state.first < state.size then kept = redis.call('GETRANGE', key, 4 + 9 * state.first, -1) end
+    if state.first < state.size then
+      kept = redis.call('GETRANGE', key, HEAD + 9 * state.first, -1)
+    end
     store(key, kept .. added, now_s, now_n)
     return
   end
   if state.first > state.head then
-    redis.call('SETRANGE', key, 0, struct.pack('>I4', state.first))
+    redis.call('SETRANGE', key, 2, struct.pack('>I4', state.first))
   end
   redis.call('APPEND', key, added)
   redis.call('PEXPIRE', key, life(sub(state.es, state.en, now_s, now_n)))
@@ -128,10 +142,10 @@ function log.refund(key, a, now_s, now_n, state)
   end
   local n = math.min(tonumber(ARGV[a + 3]), state[3])
   if n == 0 then return end
-  local last = 3 + 9 * (state.size - n)
   local kept = ''
-  if last > 4 then kept = redis.call('GETRANGE', key, 4 + 9 * state.head, last) end
-  if state.head >= state.size - n then kept = '' end
+  if state.head < state.size - n then
+    kept = redis.call('GETRANGE', key, HEAD + 9 * state.head, HEAD + 9 * (state.size - n) - 1)
+  end
   store(key, kept, now_s, now_n)
 end
 
@@ -148,10 +162,10 @@ local function without(key, a, now_s, now_n, state)
   local from = math.max(state.head, math.min(at, state.size - n))
   local front, back = '', ''
   if from > state.head then
-    front = redis.call('GETRANGE', key, 4 + 9 * state.head, 3 + 9 * from)
+    front = redis.call('GETRANGE', key, HEAD + 9 * state.head, HEAD + 9 * from - 1)
   end
   if from + n < state.size then
-    back = redis.call('GETRANGE', key, 4 + 9 * (from + n), -1)
+    back = redis.call('GETRANGE', key, HEAD + 9 * (from + n), -1)
   end
   return front .. back, n
 end

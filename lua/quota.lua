@@ -1,20 +1,22 @@
 -- quota: units of calendar periods, carried units and top-ups. Restates cpp/core/quotas/step.h.
 --
--- Value, big-endian: period, 4 bytes; its end, 5 (seconds); the limit that the base was granted
---   for, 7; units used in the period, 7; the soft events that have happened, 1; how many ages of
---   carried units follow, 1. Then grants, each its units and how many of them are spent, 7 and 7:
---   the base; the carried ones, newest first; top-ups in the order in which they are spent, each
---   with its expiry, 5 (2^40 - 1: never), and its priority + 100, 1.
+-- Value: the format (value.lua); period, 4 bytes; its end, 5 (seconds); the limit that the base was
+--   granted for, 7; units used in the period, 7; the soft events that have happened, 1; how many
+--   ages of carried units follow, 1. Then grants, each its units and how many of them are spent, 7
+--   and 7: the base; the carried ones, newest first; top-ups in the order in which they are spent,
+--   each with its expiry, 5 (2^40 - 1: never), and its priority + 100, 1.
 -- ARGV, 3: count; cost; the terms as bytes: the number of the first period below, 4; how long the
 --   state of an idle key is kept, 5; the periods that carried units last, 1; the most units
 --   carried of one period, 7; and in percent of the limit, 1; whether the base of a new key is
 --   prorated, 1; then the beginnings of periods around now, which the calendar of the core knows:
 --   seconds + 2^33, 5 each.
 -- top_up has three more words at the end of ARGV: units, expiry, priority.
--- State in the reply, 1: the value; empty if fresh.
+-- State in the reply, 1: the value without its format; empty if fresh.
 local quota = {args = 3}
 
 local MOST_USED = 4503599627370496
+local MOST_LIMIT = 281474976710655
+local MOST_TOP_UPS = 16
 
 -- a * b / c, rounded down, for b <= c < 2^26 and a < 2^53.
 local function share(a, b, c)
@@ -42,6 +44,7 @@ end
 local function read_grant(value, at)
   local units, spent
   units, spent, at = struct.unpack('>I7I7', value, at)
+  if spent > units or units > MOST_USED then refuse('', 'a quota', 1) end
   return {units = units, spent = spent}, at
 end
 
@@ -49,19 +52,25 @@ local function read_state(value)
   local s = {carried = {}, top_ups = {}}
   if value == '' then return s end
   local ages, at
-  if #value < 39 then error('TIDEGATE the value of a key is not a quota') end
+  if #value < 39 then refuse('', 'a quota', 1) end
   s.period, s.ends, s.limit, s.used, s.events, ages, at =
     struct.unpack('>I4I5I7I7I1I1', value)
   local rest = #value - 39 - 14 * ages
-  if rest < 0 or rest % 20 ~= 0 then error('TIDEGATE the value of a key is not a quota') end
+  if rest < 0 or rest % 20 ~= 0 or rest > 20 * MOST_TOP_UPS or ages > 12 or s.period == 0 or
+     s.limit > MOST_LIMIT or s.used > MOST_USED then
+    refuse('', 'a quota', 1)
+  end
   s.base, at = read_grant(value, at)
   for i = 1, ages do s.carried[i], at = read_grant(value, at) end
+  local sum = 0
   for i = 1, rest / 20 do
     local grant
     grant, at = read_grant(value, at)
     grant.expires, grant.priority, at = struct.unpack('>I5I1', value, at)
     s.top_ups[i] = grant
+    sum = sum + grant.units
   end
+  if sum > MOST_USED then refuse('', 'a quota', 1) end
   return s
 end
 
@@ -198,7 +207,9 @@ end
 
 local function store(key, t, s, now_s, now_n)
   local ages = #s.carried
-  local parts = {struct.pack('>I4I5I7I7I1I1', s.period, s.ends, s.limit, s.used, s.events, ages)}
+  local parts = {
+    struct.pack('>I2I4I5I7I7I1I1', FORMAT, s.period, s.ends, s.limit, s.used, s.events, ages),
+  }
   each_grant(s, function(grant)
     parts[#parts + 1] = struct.pack('>I7I7', grant.units, grant.spent)
     if grant.expires then
@@ -215,6 +226,10 @@ end
 
 function quota.read(key, a, now_s, now_n)
   local value = redis.call('GET', key) or ''
+  if value ~= '' then
+    if #value < 3 or struct.unpack('>I2', value) ~= FORMAT then refuse(value, 'a quota', 1) end
+    value = string.sub(value, 3)
+  end
   local state = {value, terms = read_terms(ARGV[a + 2])}
   state.quota = read_state(value)
   state.behind = bring_forward(state.terms, state.quota, tonumber(ARGV[a]), now_s, now_n)
@@ -270,7 +285,7 @@ function quota.top_up(key, a, now_s, now_n, state)
       sum = sum + grant.units
     end
   end
-  if expires <= now_s or #kept >= 16 or sum > MOST_USED then return end
+  if expires <= now_s or #kept >= MOST_TOP_UPS or sum > MOST_USED then return end
   local at = 1
   while kept[at] and (kept[at].priority < priority or
         (kept[at].priority == priority and kept[at].expires <= expires)) do

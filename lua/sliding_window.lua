@@ -1,8 +1,8 @@
 -- sliding-window: two counters; the previous window is weighted by the share of it that still
 -- overlaps.
 --
--- Value: the end of the window after the current one, 5 bytes of seconds and 4
---   of nanoseconds, then 4 bytes each of current and previous units; big-endian.
+-- Value: the format (value.lua); the end of the window after the current one, 5 bytes of seconds
+--   and 4 of nanoseconds; the current and the previous units, 4 bytes each.
 -- ARGV, 4: period s, ns; count; cost (both below 2^32).
 -- State in the reply, 4: s, ns, current, previous; all 0 if fresh.
 local sliding = {args = 4}
@@ -39,8 +39,11 @@ function sliding.read(key, a, now_s, now_n)
   local value = redis.call('GET', key)
   local gs, gn, current, previous = 0, 0, 0, 0
   if value then
-    if #value ~= 17 then error('TIDEGATE the value of a key is not a sliding window') end
-    gs, gn, current, previous = struct.unpack('>I5I4I4I4', value)
+    local format = 0
+    if #value == 19 then format, gs, gn, current, previous = struct.unpack('>I2I5I4I4I4', value) end
+    if format ~= FORMAT or gs > LAST_SECOND or gn >= E9 then
+      refuse(value, 'a sliding window', 1)
+    end
   end
   local state = {gs, gn, current, previous}
   local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
@@ -89,7 +92,7 @@ function sliding.write(key, a, now_s, now_n, state, charge)
   local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
   local gs, gn = add(state.ss, state.sn, ps, pn)
   gs, gn = add(gs, gn, ps, pn)
-  redis.call('SET', key, struct.pack('>I5I4I4I4', gs, gn, current, state.previous),
+  redis.call('SET', key, struct.pack('>I2I5I4I4I4', FORMAT, gs, gn, current, state.previous),
              'PX', life(sub(gs, gn, now_s, now_n)))
 end
 

@@ -196,3 +196,79 @@ def test_of_one_id_a_limiter_has_one_number() -> None:
         tg.Limit(2**32, 60, id="api")
     with pytest.raises(tg.ConfigurationError, match=r"the id is '' .*expected 1 to 200"):
         tg.Limit("5/minute", id="")
+
+
+def bursts(storage: str, *texts: str) -> tuple[tg.ManualClock, list[tg.Limiter]]:
+    """One limiter for each text, of one id."""
+    clock = tg.ManualClock(NOW)
+    first = tg.Limiter(tg.Limit(texts[0], id="api"), storage=storage, clock=clock)
+    others = [
+        tg.Limiter(tg.Limit(text, id="api"), storage=first.storage, clock=clock)
+        for text in texts[1:]
+    ]
+    return clock, [first, *others]
+
+
+@pytest.mark.parametrize("back_s", [3_700, 2 * 3600, 99 * 3600, 101 * 3600, 10**9])
+@pytest.mark.parametrize("reader", ["100/hour", "90/hour", "100/hour burst 7"])
+def test_a_clock_that_goes_back_locks_out_for_no_longer_than_a_period(
+    reader: str, back_s: int
+) -> None:
+    clock, (writer, limiter) = bursts("memory://", "100/hour", reader)
+    for _ in range(2):
+        clock.set_ns(NOW)
+        writer.reset("k")
+        assert writer.hit("k", 100)
+        clock.set_ns(NOW - back_s * 10**9)
+        refused = limiter.hit("k")
+        assert not refused
+        assert 0 < refused.retry_after <= 40 + 1
+        assert refused.reset_after <= 3600
+        clock.advance(refused.retry_after)
+        assert limiter.hit("k")
+
+
+@pytest.mark.parametrize(
+    ("large", "small", "wait"),
+    [("10/second burst 45", "10/second burst 10", 3.6), ("3/second burst 100", "3/second", 98 / 3)],
+)
+def test_what_a_larger_burst_used_is_no_clock_that_went_back(
+    large: str, small: str, wait: float
+) -> None:
+    clock, (before, after, again) = bursts("memory://", large, small, large)
+    burst = before.limits[0].burst
+    assert before.hit("k", burst)
+    # The next places that the smaller burst has are those that it had without the change.
+    refused = [after.hit("k") for _ in range(3)]
+    assert not any(refused)
+    assert refused[0].retry_after == pytest.approx(wait, abs=1e-6)
+    assert again.peek("k").remaining == 0
+    clock.advance(refused[0].retry_after)
+    assert after.hit("k")
+    assert not after.hit("k")
+
+
+@given(
+    calls=st.lists(
+        st.tuples(
+            st.sampled_from([(7, 7), (7, 700), (7, 20), (5, 5), (13, 400), (1000, 3)]),
+            st.integers(1, 30),
+            st.integers(0, 3_000),
+        ),
+        max_size=40,
+    )
+)
+def test_bursts_of_one_id_admit_no_more_than_the_largest(
+    calls: list[tuple[tuple[int, int], int, int]],
+) -> None:
+    clock = tg.ManualClock(NOW)
+    store = tg.Limiter("1/second", clock=clock).storage
+    reference = tg.Limiter("1000/second burst 700", clock=clock)
+    for (count, burst), cost, pause_ms in calls:
+        clock.advance_ns(pause_ms * 10**6)
+        limit = tg.Limit(f"{count}/second burst {burst}", id="api")
+        limiter = tg.Limiter(limit, storage=store, clock=clock)
+        room = limiter.peek("k").remaining
+        allowed = limiter.hit("k", min(cost, burst)).allowed
+        assert allowed == (room >= min(cost, burst))
+        assert allowed <= reference.hit("k", min(cost, burst)).allowed

@@ -289,7 +289,7 @@ def test_counts_under_the_default_prefix_are_a_warning(server: RedisServer, doct
     assert doctor(server.uri())[0] == 0
     counted(server, "5/minute", "tg")  # another service, perhaps
     counted(server, "7/hour", "tg:app.login")
-    counted(server, "10/second burst 40", "tg")
+    counted(server, "40/hour burst 1000", "tg")
     code, report = doctor(server.uri())
     assert code == 1
     text = said(report, "warning", "counts")
@@ -309,7 +309,7 @@ def test_counts_under_a_chosen_prefix_are_a_note(server: RedisServer, doctor: Do
 
 
 def test_a_limit_without_a_short_name_is_counted(server: RedisServer, doctor: Doctor) -> None:
-    counted(server, "10/second burst 40", "shop")
+    counted(server, "40/hour burst 1000", "shop")
     report = doctor(server.uri(), "--prefix", "shop")[1]
     assert "of the limits 1 whose names are digests" in said(report, "note", "counts")
 

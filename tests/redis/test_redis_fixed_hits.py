@@ -17,7 +17,8 @@ TOLERANCE_S = 0.1
 
 
 def packed(end_s: int, end_ns: int, used: int) -> bytes:
-    return end_s.to_bytes(5, "big") + struct.pack(">I", end_ns) + used.to_bytes(7, "big")
+    fields = end_s.to_bytes(5, "big") + struct.pack(">I", end_ns) + used.to_bytes(7, "big")
+    return b"\x81\0" + fields
 
 
 def key_of(server: RedisServer) -> bytes:
@@ -106,7 +107,7 @@ def test_a_window_within_the_tolerance_of_the_clock_stays(
     assert value_of(server, key) == packed(end_s, 0, 10)
 
 
-@pytest.mark.parametrize("value", [b"", b"1", b"x" * 15, b"x" * 17, packed(END_S, 0, 2**56 - 1)])
+@pytest.mark.parametrize("value", [b"", b"1", b"x" * 17, b"x" * 18, packed(END_S, 0, 2**56 - 1)])
 def test_a_foreign_value_is_an_error_and_stays(
     server: RedisServer, limiter: tidegate.Limiter, value: bytes
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 import tidegate as tg
@@ -183,6 +184,30 @@ def test_numbers_that_are_far_apart_are_converted(
         said.append([(each.allowed, each.remaining) for each in decisions])
         assert new.stats().script_errors == 0
     assert said[0] == said[1]
+
+
+def test_bursts_of_one_id_equal_those_in_memory(server: RedisServer) -> None:
+    """Over clocks that go back, too."""
+    rng = random.Random(7)
+    clock = tg.ManualClock(NOW)
+    texts = ["7/second", "7/second burst 30", "5/second burst 500", "5/second", "13/second burst 4"]
+    limits = [tg.Limit(text, id="api") for text in texts]
+    uri = server.uri(f"{PATIENT}&clock=client&deny_cache_max=0")
+    shared = [tg.Limiter(limit, storage=uri, clock=clock) for limit in limits]
+    memory = [tg.Limiter(limits[0], clock=clock)]
+    memory += [tg.Limiter(each, storage=memory[0].storage, clock=clock) for each in limits[1:]]
+    for _ in range(1_500):
+        step = rng.choice([0, 1, 10**8, 10**9, -(10**9), -(10**11)])
+        clock.set_ns(max(NOW, clock.now_ns() + step))
+        at, cost = rng.randrange(len(limits)), rng.choice([1, 1, 2, 4, 25])
+        if rng.random() < 0.1:
+            memory[at].refund("k", 2)
+            shared[at].refund("k", 2)
+        here, there = memory[at].hit("k", cost), shared[at].hit("k", cost)
+        assert (there.allowed, there.degraded) == (here.allowed, False)
+        assert there.remaining == here.remaining
+        assert there.retry_after == pytest.approx(here.retry_after, abs=3e-9)
+    assert shared[0].stats().script_errors == 0
 
 
 def test_a_raised_log_helps_at_once(server: RedisServer) -> None:

@@ -65,7 +65,7 @@ def test_a_state_that_the_lean_script_does_not_understand(server: RedisServer) -
         for key in server.command("KEYS", "*odd*").split(b"\r\n")[2::2]:
             seconds, micros = divmod(int(server.command("GET", key).split(b"\r\n")[1]), 10**6)
             packed = seconds.to_bytes(5, "big") + (micros * 1000 + 1).to_bytes(4, "big")
-            server.command("SET", key, packed, "PX", "3600000")
+            server.command("SET", key, b"\x81\0" + packed, "PX", "3600000")
         told = [limiter.hit("key") for _ in range(3)]
         assert [bool(decision) for decision in told] == [True, True, False]
         assert not any(decision.degraded for decision in told)

@@ -204,6 +204,15 @@ def test_keys_are_spread_and_counted_once(cluster: ClusterServers) -> None:
     assert min(sizes) > 0
 
 
+def test_two_limits_of_one_number_count_apart(cluster: ClusterServers) -> None:
+    with (
+        tidegate.Limiter("13971/second", storage=cluster.uri(), prefix="apart") as first,
+        tidegate.Limiter("2024/minute", storage=first.storage, prefix="apart") as second,
+    ):
+        assert first.hit("k", 6000)
+        assert second.hit("k", 2024)
+
+
 def test_tasks_share_exactly(cluster: ClusterServers) -> None:
     async def run() -> list[int]:
         with tidegate.Limiter("20/hour", storage=cluster.uri(), prefix="tasks") as limiter:

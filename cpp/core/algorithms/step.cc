@@ -226,10 +226,12 @@ int64_t MoreAfterOfSliding(const Decision& d) {
 
 // ------------------------------------------------- buckets of limits with an id
 
+// A state that a limit with another number wrote may lie further ahead than this limit's burst.
+// Only one that lies further ahead than the periods that the writer's burst spans means that the
+// clock went back.
+
 constexpr int kCountBits = 32;
-// A state that a limit with another number wrote may lie further ahead than this limit's burst. A
-// state that lies more than this many periods ahead means that the clock went back.
-constexpr int64_t kMostPeriodsAhead = 100;
+constexpr uint64_t kLowerHalf = (uint64_t{1} << kCountBits) - 1;
 
 // The usage of a bucket that keeps its count: `parts` of 1 / `denominator` ns, by the emission
 // interval of `count`, of which one unit takes `unit` parts.
@@ -239,6 +241,7 @@ struct Kept {
   uint128 denominator;
   uint128 unit;
   uint128 parts;
+  uint64_t span_parts;  // Limit::span_parts()
 };
 
 Kept ReadKept(const Limit& limit, const CellState& state, int64_t now_ns) {
@@ -246,47 +249,54 @@ Kept ReadKept(const Limit& limit, const CellState& state, int64_t now_ns) {
   const bool fresh = state.w0 < static_cast<uint64_t>(now_ns) || state.w0 == 0 || written == 0;
   const int64_t count = fresh ? std::max<int64_t>(1, limit.count()) : static_cast<int64_t>(written);
   const int64_t divisor = std::gcd(count, limit.period_ns());
-  Kept kept{count, Wide(divisor), Wide(count / divisor), Wide(limit.period_ns() / divisor), 0};
+  Kept kept{count, Wide(divisor), Wide(count / divisor), Wide(limit.period_ns() / divisor), 0, 0};
   if (!fresh) {
-    kept.parts = Wide(static_cast<int64_t>(state.w0) - now_ns) * kept.denominator +
-                 (state.w1 & ((uint64_t{1} << kCountBits) - 1));
+    const uint64_t low = state.w1 & kLowerHalf;
+    const uint64_t fraction = low % static_cast<uint64_t>(count / divisor);
+    kept.span_parts = low - fraction;
+    kept.parts = Wide(static_cast<int64_t>(state.w0) - now_ns) * kept.denominator + fraction;
   }
   return kept;
 }
 
-CellState WriteKept(int64_t count, uint128 denominator, uint128 parts, int64_t now_ns) {
+CellState WriteKept(int64_t count, uint128 denominator, uint128 parts, uint64_t span_parts,
+                    int64_t now_ns) {
   const uint128 ns = std::min(parts / denominator, Wide(kMaxInstantNs - now_ns));
   const auto instant = static_cast<uint64_t>(now_ns + Narrow(ns));
   return {std::max<uint64_t>(instant, 1),
-          static_cast<uint64_t>(count) << kCountBits | absl::Uint128Low64(parts % denominator)};
+          static_cast<uint64_t>(count) << kCountBits |
+              (span_parts + absl::Uint128Low64(parts % denominator))};
 }
 
 // Like StepBucket(). A refusal writes nothing: until a call passes, the state of the other number
 // stays, and its units come back at that number's rate.
 __attribute__((noinline)) Decision StepKept(const Limit& limit, const CellState& state,
                                             int64_t now_ns, int64_t cost, CellState* next) {
-  const Kept kept = ReadKept(limit, state, now_ns);
+  Kept kept = ReadKept(limit, state, now_ns);
   const uint128 denominator = Wide(limit.denominator());
   const uint128 unit = Wide(limit.numerator());
   const uint128 depth = Wide(limit.burst()) * unit;
+  const auto span_parts = static_cast<uint64_t>(limit.span_parts());
   const uint128 divisor = Wide(std::max<int64_t>(1, limit.count())) / denominator;
+  Decision d;
+  d.limit = &limit;
+  *next = state;
+  const uint128 span = kept.span_parts / kept.denominator + 1;
+  const uint128 longest = std::max(Wide(limit.period_ns()) * span, Wide(limit.depth_ns()));
+  if (limit.burst() > 0 && kept.parts / kept.denominator > longest + Wide(kClockToleranceNs)) {
+    d.behind = true;
+    *next = WriteKept(limit.count(), denominator, depth, span_parts, now_ns);
+    kept = ReadKept(limit, *next, now_ns);
+  }
   // The same units, in parts of this limit's interval; rounded up, against the caller.
   uint128 used = (kept.parts * kept.divisor + divisor - 1) / divisor;
   // The time in which so many parts come back at the other number's rate.
   constexpr int64_t kLongest = Limit::kMaxPeriodNs;
   const auto wait = [&](uint128 parts) {
-    if (parts > uint128(kLongest) * denominator) return kLongest;
-    return Narrow((parts * divisor + Wide(kept.count) - 1) / Wide(kept.count));
+    if (parts >> 95 != 0) return kLongest;  // the product would not fit
+    const uint128 ns = (parts * divisor + Wide(kept.count) - 1) / Wide(kept.count);
+    return Narrow(std::min(ns, Wide(kLongest)));
   };
-  Decision d;
-  d.limit = &limit;
-  *next = state;
-  if (limit.burst() > 0 &&
-      kept.parts / kept.denominator > Wide(MostAheadNs(limit) + kClockToleranceNs)) {
-    d.behind = true;
-    used = depth;
-    *next = WriteKept(limit.count(), denominator, used, now_ns);
-  }
   const uint128 asked = cost <= limit.burst() ? Wide(cost) * unit : depth + 1;
   d.allowed = used + asked <= depth;
   if (d.allowed) {
@@ -294,7 +304,7 @@ __attribute__((noinline)) Decision StepKept(const Limit& limit, const CellState&
       d.delay_ns = Narrow((used + denominator - 1) / denominator);
     }
     used += asked;
-    *next = WriteKept(limit.count(), denominator, used, now_ns);
+    *next = WriteKept(limit.count(), denominator, used, span_parts, now_ns);
     d.reset_after_ns = Narrow((used + denominator - 1) / denominator);
   } else {
     d.retry_after_ns =
@@ -309,25 +319,28 @@ __attribute__((noinline)) Decision StepKept(const Limit& limit, const CellState&
   return d;
 }
 
-// Whether the count of `limit` itself wrote the state, or nothing of the state is used. Such a
-// state is that of a bucket without an id, except for the count in w1.
+// What a state of `limit` itself has in w1 above the fraction.
+uint64_t BitsAboveFraction(const Limit& limit) {
+  return (static_cast<uint64_t>(limit.count()) << kCountBits) +
+         static_cast<uint64_t>(limit.span_parts());
+}
+
+// Whether the numbers of `limit` itself wrote the state, or nothing of the state is used. Such a
+// state is that of a bucket without an id, except for BitsAboveFraction() in w1.
 bool IsOwn(const Limit& limit, const CellState& state, int64_t now_ns) {
   return state.w0 < static_cast<uint64_t>(now_ns) || state.w0 == 0 ||
-         state.w1 >> kCountBits == static_cast<uint64_t>(limit.count());
+         state.w1 - BitsAboveFraction(limit) < static_cast<uint64_t>(limit.denominator());
 }
 
 Decision StepWithId(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
                     CellState* next) {
   BucketOutcome outcome;
   if (limit.burst() > 0 && IsOwn(limit, state, now_ns)) [[likely]] {
-    constexpr uint64_t kFraction = (uint64_t{1} << kCountBits) - 1;
-    StepBucket(limit, state.w0, state.w1 & kFraction, now_ns, cost, outcome);
+    const uint64_t above = BitsAboveFraction(limit);
+    StepBucket(limit, state.w0, state.w1 - above, now_ns, cost, outcome);
     if (!outcome.behind) [[likely]] {
       *next = state;
-      if (outcome.allowed) {
-        const auto count = static_cast<uint64_t>(limit.count());
-        *next = {outcome.next_w0, count << kCountBits | outcome.next_w1};
-      }
+      if (outcome.allowed) *next = {outcome.next_w0, above + outcome.next_w1};
       return MakeDecision(limit, outcome);
     }
   }
@@ -368,7 +381,8 @@ CellState RefundKept(const Limit& limit, const CellState& state, int64_t now_ns,
   const Kept kept = ReadKept(limit, state, now_ns);
   if (kept.parts == 0) return state;
   const uint128 back = Wide(cost) * kept.unit;
-  return WriteKept(kept.count, kept.denominator, kept.parts > back ? kept.parts - back : 0, now_ns);
+  return WriteKept(kept.count, kept.denominator, kept.parts > back ? kept.parts - back : 0,
+                   kept.span_parts, now_ns);
 }
 
 }  // namespace
@@ -381,11 +395,6 @@ Interval CostInterval(const Limit& limit, int64_t cost) {
     return {static_cast<int64_t>(low / divisor), static_cast<int64_t>(low % divisor)};
   }
   return {Narrow(total / Wide(limit.denominator())), Narrow(total % Wide(limit.denominator()))};
-}
-
-int64_t MostAheadNs(const Limit& limit) {
-  const uint128 longest = Wide(std::max(limit.period_ns(), limit.depth_ns())) * kMostPeriodsAhead;
-  return Narrow(std::min(longest, Wide(Limit::kMaxPeriodNs)));
 }
 
 Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,

@@ -14,6 +14,8 @@
 namespace tidegate {
 namespace {
 
+constexpr int64_t kMostSpan = 100;
+
 struct AlgorithmEntry {
   std::string_view name;
   Algorithm algorithm;
@@ -182,6 +184,12 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
     if (limit.keeps_count_ && spec.count > kMaxKeptCount) {
       return Bad("the count of a limit with an id", spec.count,
                  absl::StrCat("0 to ", kMaxKeptCount));
+    }
+    if (limit.keeps_count_ && spec.count > 0) {
+      // The burst spans this many periods. They and a fraction must fit 32 bits.
+      const int64_t span = std::max<int64_t>(0, limit.burst_ - 1) / spec.count;
+      const int64_t most = kMaxKeptCount / limit.denominator_ - 1;
+      limit.span_parts_ = std::min({span, most, kMostSpan - 1}) * limit.denominator_;
     }
     limit.identity_ = absl::StrCat("id ", Absl(spec.id), " per ", spec.period_ns, " ",
                                    static_cast<int>(spec.calendar), " ", spec.calendar_units);

@@ -5,14 +5,17 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 
 namespace tidegate {
 
+std::string CountName(const Limit& limit, std::string_view scope) {
+  return absl::StrCat(Absl(AlgorithmName(limit.algorithm())), ":", scope.size(), ":", Absl(scope),
+                      ":", limit.identity());
+}
+
 BoundLimit BindWith(const Hasher& hasher, const Limit& limit, std::string_view scope) {
-  std::string name(AlgorithmName(limit.algorithm()));
-  absl::StrAppend(&name, ":", limit.identity(), ":");
-  name.append(scope);
-  return {limit, std::string(scope), hasher.Hash(name), nullptr,
+  return {limit, std::string(scope), hasher.Hash(CountName(limit, scope)), nullptr,
           limit.quota() == nullptr ? nullptr : std::make_shared<QuotaEvents>()};
 }
 

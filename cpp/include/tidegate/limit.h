@@ -136,6 +136,10 @@ class Limit {
   const std::string& identity() const { return identity_; }
   // Whether the state records the count that wrote it (step.h): for buckets with an id.
   bool keeps_count() const { return keeps_count_; }
+  // What the state of a bucket that keeps its count has more in its fraction: denominator() for
+  // each period beyond the first that the burst spans, up to 100. So a limit with another burst
+  // sees how far ahead the state may lie.
+  int64_t span_parts() const { return span_parts_; }
   // The largest cost that the fast paths of a bucket may charge: 0 if it keeps its count or is in
   // shadow.
   int64_t most_plain_cost() const { return most_plain_cost_; }
@@ -170,6 +174,7 @@ class Limit {
   std::string rule_;
   std::string identity_;
   bool keeps_count_ = false;
+  int64_t span_parts_ = 0;
   int64_t most_plain_cost_ = 0;
   int64_t numerator_ = 0;
   int64_t denominator_ = 1;

@@ -17,7 +17,8 @@
 //   sliding-window   end of the window after          current << 32 | previous
 //
 // A bucket of a limit with an id keeps in the upper half of w1 the count that wrote it, so that a
-// limit with another count reads it as the same number of units used.
+// limit with another count reads it as the same number of units used, and in the lower half, beside
+// the fraction, how many periods the burst spans (Limit::span_parts()).
 //
 // Since w0 means the same for all of them, a table can reclaim cells without knowing their limits.
 // w0 == 0 is the fresh state; w1 then has no meaning.
@@ -69,10 +70,6 @@ int64_t Refundable(const Limit& limit, const CellState& state, int64_t now_ns);
 // The decision that a hit of `cost` would get, with `remaining` and `reset_after` as they are
 // without it.
 Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost);
-
-// How far a state of a bucket with an id may lie ahead, since a limit with another number may have
-// written it; beyond that the clock went back.
-int64_t MostAheadNs(const Limit& limit);
 
 // The step of a bucket, inline: the hottest code of the library. Its results are separate words,
 // which a caller that inlines it keeps in registers; MakeDecision() turns them into a Decision.

@@ -38,7 +38,10 @@ struct Charge {
   int64_t cost;  // >= 1
 };
 
-// How stores bind a limit: the tag is a fingerprint of the limit and the scope.
+// The name of a limit's counts: different for any two limits or scopes that count apart. It begins
+// with the length of the scope, so that no ':' in an id or a scope makes two names equal.
+std::string CountName(const Limit& limit, std::string_view scope);
+// How stores bind a limit: the tag is a fingerprint of the name of its counts.
 BoundLimit BindWith(const Hasher& hasher, const Limit& limit, std::string_view scope);
 
 // The instant of a call. A state that lies too far ahead of `now_ns` is moved back (step.h) only if

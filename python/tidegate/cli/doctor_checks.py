@@ -159,7 +159,7 @@ class _Examination:
         """The prefix, and which limits have counts under it already."""
         where = f"under the prefix {self.prefix!r} in {self.redis.name}"
         counted = self._counted_limits()
-        figures = {"server": self.redis.name, "prefix": self.prefix}
+        figures: dict[str, Any] = {"server": self.redis.name, "prefix": self.prefix}
         self.report.figures["counts"] = figures
         if counted is None:
             text = f"{where}; SCAN is refused: whether other services count there stays unknown"

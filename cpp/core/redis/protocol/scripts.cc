@@ -1,18 +1,15 @@
 #include "redis/protocol/scripts.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "quotas/step.h"
 #include "redis/lua.inc"
+#include "redis/protocol/digest.h"
+#include "redis/protocol/keys.h"
 #include "redis/protocol/words.h"
-#include "redis/transport/openssl_use.h"
 #include "tidegate/step.h"
 
 namespace tidegate::redis {
@@ -20,8 +17,6 @@ namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kMicrosecond = 1'000;
-constexpr size_t kLongestPlainKey = 128;
-constexpr size_t kLongestScope = 64;
 
 // The algorithms of lua/, one bit each.
 struct Part {
@@ -66,16 +61,6 @@ absl::Status ForeignValue() { return absl::InternalError("the value of a key is 
 
 bool IsInteger(const redisReply& reply) { return reply.type == REDIS_REPLY_INTEGER; }
 bool IsText(const redisReply& reply) { return reply.type == REDIS_REPLY_STRING; }
-
-// Returns zeros while the process exits, since OpenSSL must not be used then.
-std::string Digest(const EVP_MD* kind, std::string_view text) {
-  unsigned char bytes[EVP_MAX_MD_SIZE];
-  unsigned int size = 0;
-  const OpenSslUse use;
-  if (!use) return std::string(EVP_MAX_MD_SIZE, '\0');
-  if (EVP_Digest(text.data(), text.size(), bytes, &size, kind, nullptr) != 1) std::abort();
-  return {reinterpret_cast<const char*>(bytes), size};
-}
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -135,7 +120,8 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
     words->AddInstant(interval.ns);
     words->Add(interval.fraction);
     words->Add(limit.keeps_count() ? limit.count() : 0);
-    words->AddInstant(limit.keeps_count() ? MostAheadNs(limit) : 0);
+    words->AddInstant(limit.keeps_count() ? limit.period_ns() : 0);
+    words->Add(limit.span_parts());
     return;
   }
   if (part == 4) return AppendQuota(words, request, charge);
@@ -251,7 +237,11 @@ Scripts::Scripts() {
   for (size_t set = 1; set < scripts_.size(); ++set) {
     std::string& text = scripts_[set].text;
     std::string names = "local algorithms = {";
-    text = absl::StrCat(Constant("TOLERANCE", kClockToleranceNs), Absl(lua::arithmetic));
+    text = absl::StrCat(Constant("TOLERANCE", kClockToleranceNs), Absl(lua::arithmetic),
+                        Absl(lua::value));
+    // A script runs its definitions at each call, so it has no more than it needs.
+    constexpr size_t kWindows = 1 << 1 | 1 << 2;
+    if ((set & kWindows) != 0) text += lua::floor_to;
     for (size_t i = 0; i < kParts.size(); ++i) {
       if ((set >> i & 1) == 0) continue;
       text += kParts[i].text;
@@ -262,14 +252,14 @@ Scripts::Scripts() {
     }
     text += names + "}\n";
     text += lua::plan;
-    scripts_[set].digest = absl::BytesToHexString(Digest(EVP_sha1(), text));
+    scripts_[set].digest = Sha1InHex(text);
   }
   const std::string tolerance = Constant("TOLERANCE_US", kClockToleranceNs / kMicrosecond);
   bucket_hits_.text = absl::StrCat(tolerance, Absl(lua::bucket_hits));
   fixed_hits_.text = absl::StrCat(tolerance, Absl(lua::fixed_hits));
   bucket_plan_.text = absl::StrCat(tolerance, Absl(lua::bucket_plan));
   for (Script* script : {&bucket_hits_, &fixed_hits_, &bucket_plan_}) {
-    script->digest = absl::BytesToHexString(Digest(EVP_sha1(), script->text));
+    script->digest = Sha1InHex(script->text);
   }
 }
 
@@ -542,39 +532,6 @@ std::string Scripts::ProbeCommand(const Charge& charge, int64_t number) {
 
 absl::Status Scripts::ParseProbe(const redisReply& reply, int64_t number) {
   return IsInteger(reply) && reply.integer == number ? absl::OkStatus() : ForeignReply();
-}
-
-std::string KeyPrefix(const Limit& limit, std::string_view scope) {
-  std::string name;
-  for (const std::string_view piece :
-       {AlgorithmName(limit.algorithm()), std::string_view(":"), std::string_view(limit.identity()),
-        std::string_view(":"), scope}) {
-    name += piece;
-  }
-  // If the scope precedes it, the digest is only as long as needed to distinguish the scope's few
-  // limits: with "tg" and 20 bytes of a caller's key, Redis allocates the least possible.
-  std::string digest = absl::WebSafeBase64Escape(Digest(EVP_sha256(), name).substr(0, 12));
-  if (scope.size() <= kLongestScope) digest.resize(5);
-  // Braces would be taken for the hash tag of a cluster.
-  std::string prefix(scope.substr(0, kLongestScope));
-  std::replace_if(
-      prefix.begin(), prefix.end(), [](char c) { return c == '{' || c == '}'; }, '_');
-  return absl::StrCat(prefix, ":", digest);
-}
-
-std::string RedisKey(const BoundLimit& limit, std::string_view key) {
-  // A plain key that begins like a digest could be made to collide with one.
-  const bool plain = !key.empty() && key.size() <= kLongestPlainKey && key.front() != '#' &&
-                     key.find_first_of("{}") == std::string_view::npos;
-  std::string out = limit.scope;
-  out += plain ? "{" : "{#";
-  if (plain) {
-    out += key;
-  } else {
-    out += absl::WebSafeBase64Escape(Digest(EVP_sha256(), key).substr(0, 18));
-  }
-  out += "}";
-  return out;
 }
 
 std::string Format(const std::vector<std::string>& words) {

@@ -112,12 +112,6 @@ class Scripts {
   Script bucket_plan_;
 };
 
-// The prefix that separates a limit's keys from those of other limits and scopes.
-std::string KeyPrefix(const Limit& limit, std::string_view scope);
-// The key in Redis. Its hash tag is the caller's key if that is short and has no braces, else a
-// digest of it.
-std::string RedisKey(const BoundLimit& limit, std::string_view key);
-
 // A whole command in the Redis protocol.
 std::string Format(const std::vector<std::string>& words);
 

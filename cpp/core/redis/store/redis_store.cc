@@ -13,6 +13,7 @@
 #include "redis/health/breaker.h"
 #include "redis/health/deny_cache.h"
 #include "redis/protocol/error_reply.h"
+#include "redis/protocol/keys.h"
 #include "redis/protocol/scripts.h"
 #include "redis/transport/cluster.h"
 #include "redis/transport/single_server.h"

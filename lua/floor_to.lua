@@ -1,0 +1,27 @@
+-- The start of the window of width (ps, pn) that holds (s, n), aligned to the
+-- epoch.
+local function floor_to(s, n, ps, pn)
+  if pn == 0 then return s - s % ps, 0 end
+  if ps == 0 and E9 % pn == 0 then return s, n - n % pn end
+  -- The remainder by long division, one bit of the seconds at a time.
+  local us, un = 1, 0
+  if ps == 0 then us, un = 0, E9 % pn end
+  local rs, rn = 0, 0
+  local bit = 8589934592
+  while bit >= 1 do
+    rs, rn = add(rs, rn, rs, rn)
+    if not after(ps, pn, rs, rn) then rs, rn = sub(rs, rn, ps, pn) end
+    if s % (bit * 2) >= bit then
+      rs, rn = add(rs, rn, us, un)
+      if not after(ps, pn, rs, rn) then rs, rn = sub(rs, rn, ps, pn) end
+    end
+    bit = bit / 2
+  end
+  if ps == 0 then
+    rn = (rn + n % pn) % pn
+  else
+    rs, rn = add(rs, rn, 0, n)
+    if not after(ps, pn, rs, rn) then rs, rn = sub(rs, rn, ps, pn) end
+  end
+  return sub(s, n, rs, rn)
+end
