@@ -98,6 +98,19 @@ TEST_F(BreakerTest, ThereIsOneProbeAndAnotherIfItNeverReports) {
   EXPECT_TRUE(View().ProbeIsDue(now + kOver));
 }
 
+TEST_F(BreakerTest, ASignOfLifeBringsTheProbeForward) {
+  Breaker breaker = View();
+  EXPECT_FALSE(breaker.ProbeEarly(kStart)) << "while it is closed";
+  Break(breaker, kStart);
+  EXPECT_TRUE(breaker.ProbeEarly(kStart + kSecond));
+  EXPECT_FALSE(breaker.IsClosed());
+  // It got lost: another one is due soon.
+  EXPECT_FALSE(View().ProbeIsDue(kStart + kSecond + kMs));
+  EXPECT_TRUE(View().ProbeIsDue(kStart + kSecond + Breaker::kLeastProbeNs + kMs));
+  breaker.Succeeded(kStart + 3 * kSecond);
+  EXPECT_TRUE(breaker.IsClosed());
+}
+
 TEST_F(BreakerTest, OpensAfterARowOfFailuresOrAFailedHalf) {
   Breaker breaker = View();
   for (int i = 0; i < 4; ++i) breaker.Failed(kStart);

@@ -81,6 +81,8 @@ class Proxy:
                     continue
                 if not replies:
                     self.requests += 1
+                    if self.mode == "swallow-scripts" and b"\r\nEVAL" in data:
+                        raise OSError
                     sink.sendall(data)
                 else:
                     self._reply(sink, data)

@@ -70,8 +70,12 @@ def test_it_opens_reports_once_and_closes_by_itself(
         assert not limiter.stats().breaker_open
     assert [opened for opened, _ in changes] == [True, False]
     assert "deciding without it" in changes[0][1]
-    told = [r for r in caplog.records if r.name == "tidegate"]
-    assert [record.levelno for record in told] == [logging.WARNING, logging.INFO]
+    told = [(r.levelno, r.getMessage()[:13]) for r in caplog.records if r.name == "tidegate"]
+    assert told == [
+        (logging.WARNING, "rate limiting"),  # the first failure
+        (logging.WARNING, "Redis fails ("),
+        (logging.INFO, "Redis answers"),
+    ]
 
 
 def test_half_of_the_calls(proxy: Proxy) -> None:
@@ -149,7 +153,9 @@ def test_many_stores_that_end_with_the_interpreter() -> None:
     """Their threads let go of the hooks, for which they need the interpreter."""
     work = """
 import gc
+import logging
 import tidegate
+logging.getLogger("tidegate").addHandler(logging.NullHandler())
 limiters = [
     tidegate.Limiter(
         "5/minute", storage="redis://127.0.0.1:1?timeout=0.005", on_breaker=lambda opened, why: None

@@ -118,6 +118,10 @@ struct RedisOptions {
   // Called once at each change of the breaker, from any thread: whether it is open now, and why. A
   // change by another process is reported at the next call. If null, changes are written to stderr.
   std::function<void(bool open, const std::string& why)> on_breaker;
+  // Called with the reason of the first failure, and then of one in a minute, from any thread: a
+  // call that Redis did not answer, or an attempt to connect, which needs no call. If null, they
+  // are written to stderr.
+  std::function<void(const std::string& message)> on_failure;
   // Called with a message at the first, second, fourth, eighth, ... script error (see
   // StoreStats), from any thread. If null, they are written to stderr.
   std::function<void(const std::string& message)> on_script_error;
@@ -235,6 +239,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // due.
   bool DecideByBreaker(Op op, absl::Span<const Charge> plan, const Moment& moment,
                        Decision* decision, Outcomes* outcomes);
+  // Whether to send a probe before the breaker's time is over, since the server shows life.
+  bool ProbeIsEarly(int64_t now_ns);
   absl::StatusOr<redis::Answer> RunQuotaScript(redis::Request request);
   Decision Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
                Outcomes* outcomes);
@@ -284,7 +290,9 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   std::atomic<uint64_t> renewals_{0};         // connections given up because of a reply
   std::atomic<uint64_t> foreign_replies_{0};  // replies that belong to another command
   std::atomic<int64_t> probes_{0};            // sent
-  std::atomic<int64_t> closed_ns_{0};         // when the breaker was last seen to close
+  std::atomic<int64_t> next_look_ns_{0};      // when to look for life again; see ProbeIsEarly()
+  std::atomic<int64_t> look_pause_ns_{0};
+  std::atomic<int64_t> closed_ns_{0};  // when the breaker was last seen to close
   std::atomic<int64_t> degraded_{0};
   std::atomic<int64_t> errors_{0};
   std::atomic<int64_t> script_errors_{0};

@@ -153,6 +153,9 @@ std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
   if (given.contains("on_breaker")) {
     o.on_breaker = HookFrom<bool, const std::string&>(given["on_breaker"], "on_breaker");
   }
+  if (given.contains("on_failure")) {
+    o.on_failure = HookFrom<const std::string&>(given["on_failure"], "on_failure");
+  }
   if (given.contains("on_script_error")) {
     o.on_script_error = HookFrom<const std::string&>(given["on_script_error"], "on_script_error");
   }

@@ -57,6 +57,11 @@ bool Breaker::ProbeIsDue(int64_t now_ns) {
   return due && Turn(gate, now_ns + probe_ns_ + kTickNs);
 }
 
+bool Breaker::ProbeEarly(int64_t now_ns) {
+  uint64_t gate = state_.gate.load(std::memory_order_acquire);
+  return IsOpen(gate) && Turn(gate, now_ns + probe_ns_ + kTickNs);
+}
+
 int64_t Breaker::OpenFor(int64_t now_ns) const {
   const uint64_t gate = state_.gate.load(std::memory_order_acquire);
   if (!IsOpen(gate)) return 0;

@@ -1,7 +1,7 @@
 // The circuit breaker: decides whether Redis is asked at all. It opens after `failures` failures in
 // a row within ten seconds, or when half of at least twenty calls of ten seconds failed, and stays
 // open for `open`, plus or minus a tenth. Then one probe, which belongs to no caller, finds out
-// whether it may close.
+// whether it may close. A sign that the server answers again brings that probe forward.
 //
 // A view of a state that stores of this and other processes may share: all see each change, and
 // each reports it to its own users. Words of the state hold an instant in their upper bits, so that
@@ -43,6 +43,8 @@ class Breaker {
   // Whether a probe is due: true for one caller only, which makes it. If the probe gets lost,
   // another is due soon.
   bool ProbeIsDue(int64_t now_ns);
+  // The same after a sign that the server answers again, whatever time is left.
+  bool ProbeEarly(int64_t now_ns);
   // The time until Redis is asked again, in nanoseconds; 0 if it is asked now.
   int64_t OpenFor(int64_t now_ns) const;
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "redis/health/board.h"
 #include "redis/health/breaker.h"
+#include "redis/transport/client.h"
 #include "tidegate/clock.h"
 #include "tidegate/redis_store.h"
 
@@ -13,7 +14,9 @@ namespace tidegate {
 namespace {
 
 // How long a connection may take to come back once its server has (connection.cc).
-constexpr int64_t kReconnectNs = 6'000'000'000;
+constexpr int64_t kReconnectNs = 2'000'000'000;
+// How often the connections are looked at for signs of life while the breaker is open.
+constexpr int64_t kLookNs = 100'000'000;
 
 }  // namespace
 
@@ -24,7 +27,12 @@ int64_t RedisStore::WallNowNs() const { return SystemClock::Get().Now() + clock_
 void RedisStore::ReportChange(absl::string_view failure) {
   const std::optional<bool> open = breaker_->Notice();
   if (!open.has_value()) return;
-  if (!*open) closed_ns_.store(HostNowNs(), std::memory_order_relaxed);
+  if (*open) {
+    (void)client_->ShowsLife();  // earlier signs mean nothing now
+    look_pause_ns_.store(kLookNs, std::memory_order_relaxed);
+  } else {
+    closed_ns_.store(HostNowNs(), std::memory_order_relaxed);
+  }
   const std::string why =
       *open ? absl::StrCat("Redis fails (", failure, "); deciding without it for ",
                            absl::ToDoubleSeconds(options_.breaker_open), " s")
@@ -36,9 +44,28 @@ void RedisStore::ReportChange(absl::string_view failure) {
   }
 }
 
+bool RedisStore::ProbeIsEarly(int64_t now_ns) {
+  if (breaker_->IsClosed()) return false;
+  int64_t next = next_look_ns_.load(std::memory_order_relaxed);
+  const int64_t most = absl::ToInt64Nanoseconds(options_.breaker_open);
+  // An instant further ahead is from before a step of the clock.
+  if (now_ns < next && next - now_ns <= most) return false;
+  if (!next_look_ns_.compare_exchange_strong(next, now_ns + std::min(kLookNs, most))) return false;
+  if (!client_->ShowsLife() || !breaker_->ProbeEarly(now_ns)) return false;
+  // A server that connects and then fails is not asked ever more often.
+  const int64_t pause = look_pause_ns_.load(std::memory_order_relaxed);
+  look_pause_ns_.store(std::min(2 * pause, most), std::memory_order_relaxed);
+  next_look_ns_.store(now_ns + std::min(pause, most), std::memory_order_relaxed);
+  return true;
+}
+
 void RedisStore::Record(const absl::Status& status) {
   // A call that was never sent says nothing about the server.
-  if (absl::IsCancelled(status) || absl::IsResourceExhausted(status)) return;
+  if (absl::IsCancelled(status)) return;
+  if (absl::IsResourceExhausted(status)) {
+    options_.on_failure(std::string(status.message()));
+    return;
+  }
   const int64_t now = HostNowNs();
   if (status.ok()) {
     breaker_->Succeeded(now);
@@ -59,6 +86,7 @@ void RedisStore::Record(const absl::Status& status) {
     return;
   }
   errors_.fetch_add(1, std::memory_order_relaxed);
+  options_.on_failure(std::string(status.message()));
   // Another process of the host may have closed the breaker while this one has yet to connect. Its
   // failures until then say nothing about the server, and must not open the breaker again for all.
   const bool waits_for_connection = board_->own == nullptr && absl::IsUnavailable(status) &&

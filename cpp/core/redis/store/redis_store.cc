@@ -12,6 +12,7 @@
 #include "redis/health/board.h"
 #include "redis/health/breaker.h"
 #include "redis/health/deny_cache.h"
+#include "redis/health/failure_log.h"
 #include "redis/protocol/error_reply.h"
 #include "redis/protocol/keys.h"
 #include "redis/protocol/scripts.h"
@@ -109,6 +110,8 @@ absl::StatusOr<std::shared_ptr<RedisStore>> RedisStore::Create(RedisOptions opti
     if (!memory.ok()) return memory.status();
     options.fallback = *std::move(memory);
   }
+  const auto log = std::make_shared<redis::FailureLog>(std::move(options.on_failure));
+  options.on_failure = [log](const std::string& why) { log->Add(why); };
   return std::shared_ptr<RedisStore>(new RedisStore(std::move(options)));
 }
 
@@ -284,7 +287,7 @@ bool RedisStore::DecideByBreaker(Op op, absl::Span<const Charge> plan, const Mom
                                  Decision* decision, Outcomes* outcomes) {
   ReportChange("another caller noticed it");
   const int64_t now_ns = HostNowNs();
-  if (breaker_->ProbeIsDue(now_ns)) {
+  if (breaker_->ProbeIsDue(now_ns) || ProbeIsEarly(now_ns)) {
     client_->Send(SlotOf(plan[0]), std::make_unique<Probe>(MonotonicIn(options_.timeout),
                                                            shared_from_this(), plan[0]));
     client_->Kick();

@@ -69,6 +69,10 @@ class Client {
 
   // Ends all connections, so that the next call opens new ones.
   virtual void Renew(const std::string& why) = 0;
+
+  // Whether a server showed since the last call of this that it may answer again. Gives up
+  // connections that are over. Does not wait.
+  virtual bool ShowsLife() = 0;
 };
 
 }  // namespace tidegate::redis

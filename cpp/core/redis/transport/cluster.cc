@@ -71,6 +71,7 @@ class Cluster::Nodes final : public std::enable_shared_from_this<Nodes> {
   void Send(uint16_t slot, std::unique_ptr<Caller> caller);
   void Flush() { io_->Flush(); }
   void Renew(const std::string& why);
+  bool ShowsLife();
 
  private:
   struct Node;
@@ -100,6 +101,8 @@ class Cluster::Nodes final : public std::enable_shared_from_this<Nodes> {
   // The node at that address, with a new connection if it is new. Null once this has stopped.
   NodePtr NodeAt(std::string_view host, int port);
   NodePtr OwnerOf(uint16_t slot);
+  // All nodes of the map; none once this has stopped.
+  std::vector<NodePtr> Known();
   // A node other than `node`, if there is one: a different one at each call.
   NodePtr AnyBut(const Node& node);
   // What to do after `reply` of `node`.
@@ -383,13 +386,19 @@ void Cluster::Nodes::Send(uint16_t slot, std::unique_ptr<Caller> caller) {
       std::make_unique<Routed>(weak_from_this(), slot, std::move(step), 1, std::move(caller)));
 }
 
+std::vector<Cluster::Nodes::NodePtr> Cluster::Nodes::Known() {
+  const std::lock_guard<std::mutex> lock(mu_);
+  return map_ == nullptr ? std::vector<NodePtr>() : map_->nodes;
+}
+
 void Cluster::Nodes::Renew(const std::string& why) {
-  std::vector<NodePtr> nodes;
-  {
-    const std::lock_guard<std::mutex> lock(mu_);
-    if (map_ != nullptr) nodes = map_->nodes;
-  }
-  for (const NodePtr& node : nodes) node->connection->Renew(why);
+  for (const NodePtr& node : Known()) node->connection->Renew(why);
+}
+
+bool Cluster::Nodes::ShowsLife() {
+  bool shows = false;
+  for (const NodePtr& node : Known()) shows |= node->connection->ShowsLife();
+  return shows;
 }
 
 Cluster::Cluster(const RedisOptions& options)
@@ -408,5 +417,7 @@ void Cluster::Send(uint16_t slot, std::unique_ptr<Caller> caller) {
 void Cluster::Kick() { nodes_.Get().Flush(); }
 
 void Cluster::Renew(const std::string& why) { nodes_.Get().Renew(why); }
+
+bool Cluster::ShowsLife() { return nodes_.Get().ShowsLife(); }
 
 }  // namespace tidegate::redis

@@ -34,6 +34,7 @@ class Cluster final : public Client {
   void Send(uint16_t slot, std::unique_ptr<Caller> caller) override;
   void Kick() override;
   void Renew(const std::string& why) override;
+  bool ShowsLife() override;
 
  private:
   class Nodes;  // of one process

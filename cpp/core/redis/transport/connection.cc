@@ -21,11 +21,12 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstBackoff{50};
-constexpr milliseconds kMaxBackoff{5000};
+constexpr milliseconds kMaxBackoff{1000};
 // A connection whose oldest request has had no reply for this long is dead, even without an error.
 constexpr milliseconds kSilence{1000};
-// After this time without traffic a connection is checked before it is used.
-constexpr milliseconds kIdle{1000};
+// After this time without traffic a connection is checked before it is used. A busy connection does
+// without the system call.
+constexpr milliseconds kIdle{1};
 // How long another thread may take to write a request or to read a reply that has arrived.
 constexpr milliseconds kGrace{100};
 
@@ -85,6 +86,7 @@ void Connection::Connect() {
     } else {
       stream = options.status();
     }
+    if (!stream.ok()) ReportFailure(stream.status());
     Lock lock(*this);
     dialing_since_ = Instant::max();
     if (state_ == State::kStopped) return;
@@ -95,6 +97,7 @@ void Connection::Connect() {
       last_use_ = MonotonicNow();
       failure_ = absl::OkStatus();
       connecting_ = false;
+      shows_life_ = true;
       state_ = State::kUp;
     } else {
       failure_ = stream.status();
@@ -111,15 +114,52 @@ void Connection::Connect() {
   }
 }
 
+void Connection::ReportFailure(const absl::Status& failure) {
+  if (!options_.on_failure) return;
+  if (Lock lock(*this); state_ == State::kStopped) return;
+  std::string why(failure.message());
+  if (options_.topology == Topology::kCluster) {
+    why = absl::StrCat(options_.host, ":", options_.port, ": ", why);
+  }
+  options_.on_failure(why);
+}
+
 void Connection::Break(Lock& lock, const std::string& why) {
   if (state_ != State::kUp) return;
+  // A thread that is writing may have written all that it took from out_.
+  const uint64_t maybe_written = writing_ ? queued_ - out_.size() : written_;
   stream_->Shutdown();
   stream_.reset();
   out_.clear();
   lost_ = why;
-  for (const InFlightPtr& in_flight : queue_) Finish(in_flight, absl::AbortedError(why));
-  queue_.clear();
+  std::deque<InFlightPtr> queue;
+  queue.swap(queue_);
+  for (const InFlightPtr& in_flight : waiting_) in_flight->could_leave = false;
+  for (; !queue.empty() && queue.back()->end > maybe_written; queue.pop_back()) {
+    Unsend(queue.back());
+  }
+  const auto is_unsent = [](const InFlightPtr& in_flight) { return in_flight->unsent; };
+  async_.erase(std::remove_if(async_.begin(), async_.end(), is_unsent), async_.end());
+  for (const InFlightPtr& in_flight : queue) Finish(in_flight, absl::AbortedError(why));
   StartConnecting(lock);
+}
+
+void Connection::Unsend(const InFlightPtr& in_flight) {
+  if (in_flight->abandoned) return;
+  in_flight->unsent = true;
+  in_flight->could_leave = false;
+  in_flight->late_since = Instant::max();
+  if (in_flight->async) {
+    waiting_.push_front(in_flight);
+  } else {
+    Finish(in_flight, absl::CancelledError("the connection broke before the request was sent"));
+  }
+}
+
+bool Connection::ShowsLife() {
+  Lock lock(*this);
+  CheckUp(lock);
+  return std::exchange(shows_life_, false);
 }
 
 void Connection::Renew(const std::string& why) {
@@ -139,17 +179,20 @@ void Connection::Stop() {
 void Connection::CheckUp(Lock& lock) {
   if (state_ == State::kUp) {
     const Instant now = MonotonicNow();
-    if (!queue_.empty() && now - queue_.front()->sent > kSilence && !HasInput()) {
+    const bool is_silent = !queue_.empty() && now - queue_.front()->sent > kSilence;
+    if (!reading_ && now - last_use_ > kIdle && HasInput()) {
+      // Under the lock, so that no reply found here is taken for that of a later request.
+      std::vector<Reply> replies;
+      const char* const broken = stream_->Read(&replies);
+      Take(lock, std::move(replies), broken);
+    } else if (is_silent && !HasInput()) {
       Break(lock, "the server stopped answering");
-    } else if (queue_.empty() && !reading_ && now - last_use_ > kIdle && stream_->IsOver()) {
-      Break(lock, "the server closed the connection");
     }
   }
   if (state_ == State::kConnecting && !connecting_) StartConnecting(lock);
 }
 
 absl::Status Connection::AwaitUp(Lock& lock, Instant deadline) {
-  CheckUp(lock);
   while (state_ == State::kConnecting && failure_.ok() && MonotonicNow() < deadline) {
     lock.Wait(changed_, deadline);
   }
@@ -184,16 +227,31 @@ absl::StatusOr<Reply> Connection::Call(const std::string& request, int replies, 
   in_flight->deadline = deadline;
   in_flight->replies = replies;
   Lock lock(*this);
+  CheckUp(lock);
   in_flight->could_leave = state_ == State::kUp;
-  if (absl::Status s = AwaitUp(lock, deadline); !s.ok()) return s;
-  if (absl::Status s = CheckQueue(); !s.ok()) return s;
-  const Instant leaves = MonotonicNow();
-  ForgiveDelay(*in_flight, leaves);
-  Queue(request, leaves, {&in_flight, 1});
-  Flush(lock, deadline);
+  do {
+    if (absl::Status s = AwaitUp(lock, in_flight->deadline); !s.ok()) return s;
+    if (absl::Status s = CheckQueue(); !s.ok()) return s;
+    const Instant leaves = MonotonicNow();
+    ForgiveDelay(*in_flight, leaves);
+    in_flight->unsent = in_flight->done = false;
+    in_flight->replies = replies;
+    Queue(request, leaves, {&in_flight, 1});
+    Flush(lock, in_flight->deadline);
+    AwaitReply(lock, in_flight);
+  } while (in_flight->unsent);
+  PassReading();
+  if (!in_flight->done) {
+    in_flight->abandoned = true;
+    return absl::DeadlineExceededError("no answer in time");
+  }
+  return std::move(in_flight->reply);
+}
+
+void Connection::AwaitReply(Lock& lock, const InFlightPtr& in_flight) {
   for (bool looked = false; !in_flight->done;) {
     const Instant now = MonotonicNow();
-    deadline = in_flight->deadline;
+    const Instant deadline = in_flight->deadline;
     const bool late = now >= deadline;
     if (state_ == State::kUp && !reading_) {
       if (late && looked && HasLost(*in_flight, now)) break;
@@ -207,12 +265,6 @@ absl::StatusOr<Reply> Connection::Call(const std::string& request, int replies, 
       break;
     }
   }
-  PassReading();
-  if (!in_flight->done) {
-    in_flight->abandoned = true;
-    return absl::DeadlineExceededError("no answer in time");
-  }
-  return std::move(in_flight->reply);
 }
 
 void Connection::Queue(std::string_view bytes, Instant now,
@@ -305,7 +357,10 @@ void Connection::ReadHeld(Lock& lock, const std::shared_ptr<Stream>& stream) {
   const char* broken = stream->Read(&replies);
   lock.Acquire();
   reading_ = taking_ = false;
-  if (stream != stream_) return;
+  if (stream == stream_) Take(lock, std::move(replies), broken);
+}
+
+void Connection::Take(Lock& lock, std::vector<Reply> replies, const char* broken) {
   if (!replies.empty()) last_use_ = MonotonicNow();
   for (Reply& reply : replies) {
     if (queue_.empty()) {
@@ -315,6 +370,7 @@ void Connection::ReadHeld(Lock& lock, const std::shared_ptr<Stream>& stream) {
     if (--queue_.front()->replies > 0) continue;
     const InFlightPtr in_flight = std::move(queue_.front());
     queue_.pop_front();
+    if (in_flight->abandoned) shows_life_ = true;
     Finish(in_flight, std::move(reply));
   }
   if (broken != nullptr) Break(lock, broken);
@@ -404,6 +460,7 @@ void Connection::SendWaiting(Lock& lock) {
   leaving_ = 0;
   if (stream != stream_) {
     // These were not sent. They are sent by the next connection, or fail there.
+    for (const InFlightPtr& in_flight : joined) in_flight->could_leave = false;
     waiting_.insert(waiting_.begin(), joined.begin(), joined.end());
     return;
   }
@@ -412,6 +469,7 @@ void Connection::SendWaiting(Lock& lock) {
   for (const InFlightPtr& in_flight : joined) {
     ForgiveDelay(*in_flight, now);
     in_flight->caller->set_deadline(in_flight->deadline);
+    in_flight->unsent = false;
     in_flight->replies = in_flight->caller->replies();
     auto later = async_.end();
     while (later != async_.begin() && (*std::prev(later))->deadline > in_flight->deadline) --later;

@@ -16,6 +16,10 @@
 // answer to the attempt to connect. If the process itself was held up (a suspended machine, a busy
 // core), the socket is read before a request is given up.
 //
+// Servers and proxies close idle connections. A connection that was idle is checked before it is
+// used, and if its end is found only while writing, the requests that were not written completely
+// go to the next connection, within their deadlines: no server can have executed them.
+//
 // Thread-safe. Not for use after fork(); see ProcessLocal.
 #ifndef TIDEGATE_SRC_REDIS_TRANSPORT_CONNECTION_H_
 #define TIDEGATE_SRC_REDIS_TRANSPORT_CONNECTION_H_
@@ -57,6 +61,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void Send(std::unique_ptr<Caller> caller);
   // Gives up the connection and makes a new one.
   void Renew(const std::string& why);
+  // Whether the server showed since the last call that it may answer again: by accepting a new
+  // connection, or by a late reply. Gives up a connection that is over. Does not wait.
+  bool ShowsLife();
 
   // The functions below are called only by the IoThread, in this order.
 
@@ -89,7 +96,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     uint64_t end = 0;                     // where its bytes end, counted like written_
     std::unique_ptr<Caller> caller;
     bool async = false;       // `caller` gets the reply; else a thread waits for `ready`
-    bool could_leave = true;  // there was a connection when it was submitted
+    bool could_leave = true;  // the connection that was up when it was submitted still is
+    bool unsent = false;      // taken back, as no server can have executed it
     bool abandoned = false;   // its caller is gone; the reply is dropped
     bool done = false;
     int replies = 1;  // still to come
@@ -124,14 +132,19 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   void Connect();
   void StartConnecting(Lock& lock);
-  // Ends the connection: fails all requests in flight and begins to reconnect.
+  void ReportFailure(const absl::Status& failure);
+  // Ends the connection and begins to reconnect. Requests that were not written completely wait for
+  // the next connection; all others in flight fail.
   void Break(Lock& lock, const std::string& why);
-  // Checks whether the connection is still open.
+  // Checks whether the connection is still open, if it was idle or has long been silent, and begins
+  // to reconnect if it is not.
   void CheckUp(Lock& lock);
   absl::Status AwaitUp(Lock& lock, Instant deadline);  // (*)
   // The reason why a request whose time is up was not sent.
   absl::Status NotConnected() const;
   absl::Status CheckQueue() const;
+  // Waits for the reply to a written request of this thread, or until its deadline. (*)
+  void AwaitReply(Lock& lock, const InFlightPtr& in_flight);
   // Writes the queue unless another thread does. Waits until `deadline` for a server that does not
   // read. (*)
   void Flush(Lock& lock, Instant deadline);
@@ -151,7 +164,11 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // Whether a request whose deadline has passed by `now` has failed: not while another thread is
   // about to write it, or to read the input that has arrived.
   bool HasLost(InFlight& in_flight, Instant now) const;
+  // Hands out `replies`. Ends the connection if `broken`, the reason, is not null.
+  void Take(Lock& lock, std::vector<Reply> replies, const char* broken);
   void Finish(const InFlightPtr& in_flight, absl::StatusOr<Reply> reply);
+  // Takes back `in_flight`, which was not written completely, for the next connection.
+  void Unsend(const InFlightPtr& in_flight);
   // Lets one of the waiting callers read.
   void PassReading();
   // For requests queued with Send():
@@ -178,6 +195,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool writing_ = false;
   bool blocked_ = false;  // the writing thread waits for the server to read
   Instant last_use_;
+  bool shows_life_ = false;  // see ShowsLife()
   std::string out_;
   uint64_t queued_ = 0;               // bytes that were put into out_ since the connection was made
   uint64_t written_ = 0;              // those of them that have been written

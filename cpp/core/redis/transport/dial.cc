@@ -1,93 +1,56 @@
 #include "redis/transport/dial.h"
 
-#include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "redis/protocol/error_reply.h"
 #include "redis/protocol/scripts.h"
+#include "redis/transport/connect.h"
 #include "redis/transport/sentinel.h"
 
 namespace tidegate::redis {
 namespace {
 
-std::string Message(const char* what, int error) {
-  char text[128] = "";
-#if defined(__GLIBC__)
-  return absl::StrCat(what, ": ", strerror_r(error, text, sizeof text));
-#else
-  (void)strerror_r(error, text, sizeof text);
-  return absl::StrCat(what, ": ", text);
-#endif
-}
-
-absl::StatusOr<std::unique_ptr<Stream>> Connect(int family, const sockaddr* address, socklen_t size,
-                                                Instant deadline) {
-  const int fd = socket(family, SOCK_STREAM, 0);
-  // The process lacks something, perhaps descriptors; the server is not to blame.
-  if (fd < 0) return absl::CancelledError(Message("cannot make a socket", errno));
-  (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
-  (void)fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-  const int one = 1;
-  if (family != AF_UNIX) (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-#if defined(SO_NOSIGPIPE)
-  (void)setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &one, sizeof one);
-#endif
-  int error = connect(fd, address, size) == 0 ? 0 : errno;
-  if (error == EINPROGRESS) {
-    error = ETIMEDOUT;
-    if (Poll(fd, POLLOUT, deadline) != 0) {
-      socklen_t length = sizeof error;
-      (void)getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+// Agrees on TLS, authenticates, selects the database and names the connection. FailedPrecondition
+// if the server answered, and refused.
+absl::Status Greet(Stream& stream, const RedisOptions& options, Instant deadline) {
+  if (options.tls.has_value()) {
+    if (absl::Status s = stream.StartTls(options, options.host, deadline); !s.ok()) return s;
+  }
+  std::vector<std::vector<std::string>> commands;
+  if (!options.password.empty() || !options.username.empty()) {
+    commands.push_back({"AUTH"});
+    if (!options.username.empty()) commands.back().push_back(options.username);
+    commands.back().push_back(options.password);
+  }
+  if (options.database != 0) commands.push_back({"SELECT", std::to_string(options.database)});
+  if (!options.client_name.empty()) {
+    commands.push_back({"CLIENT", "SETNAME", options.client_name});
+  }
+  const auto replies = Exchange(stream, commands, deadline);
+  if (!replies.ok()) return replies.status();
+  for (size_t i = 0; i < commands.size(); ++i) {
+    const redisReply& reply = *(*replies)[i];
+    if (reply.type == REDIS_REPLY_ERROR && RefusesConnection({reply.str, reply.len})) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the connection was refused: ", std::string(reply.str, reply.len)));
+    }
+    // The name is optional: an ACL may forbid it.
+    if (reply.type == REDIS_REPLY_ERROR && commands[i][0] != "CLIENT") {
+      return absl::FailedPreconditionError(
+          absl::StrCat(commands[i][0], " was refused: ", std::string(reply.str, reply.len)));
     }
   }
-  if (error == 0) return std::make_unique<Stream>(fd);
-  close(fd);
-  return absl::UnavailableError(Message("cannot connect", error));
-}
-
-absl::StatusOr<std::unique_ptr<Stream>> ConnectUnix(const std::string& path, Instant deadline) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
-    return absl::InvalidArgumentError("the path of the socket is too long");
-  }
-  std::copy(path.begin(), path.end(), address.sun_path);
-  return Connect(AF_UNIX, reinterpret_cast<const sockaddr*>(&address), sizeof address, deadline);
-}
-
-absl::StatusOr<std::unique_ptr<Stream>> ConnectTcp(const std::string& host, int port,
-                                                   Instant deadline) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_family = AF_UNSPEC;
-  addrinfo* found = nullptr;
-  if (const int e = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-      e != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot resolve ", host, ": ", gai_strerror(e)));
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
-  absl::StatusOr<std::unique_ptr<Stream>> stream = absl::UnavailableError("no address");
-  for (const addrinfo* a = found; a != nullptr && !stream.ok(); a = a->ai_next) {
-    stream = Connect(a->ai_family, a->ai_addr, a->ai_addrlen, deadline);
-  }
-  return stream;
+  return absl::OkStatus();
 }
 
 // The sentinels' answer may still be a replica after a failover.
@@ -153,38 +116,29 @@ absl::StatusOr<RedisOptions> WithPassword(const RedisOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Stream>> Dial(const RedisOptions& options, Instant deadline) {
   if (options.topology == Topology::kSentinel) return DialMaster(options, deadline);
-  absl::StatusOr<std::unique_ptr<Stream>> stream =
-      options.unix_path.empty() ? ConnectTcp(options.host, options.port, deadline)
-                                : ConnectUnix(options.unix_path, deadline);
-  if (!stream.ok()) return stream;
-  if (options.tls.has_value()) {
-    if (absl::Status s = (*stream)->StartTls(options, options.host, deadline); !s.ok()) return s;
+  absl::StatusOr<std::vector<Address>> addresses = AddressesOf(options);
+  if (!addresses.ok()) return addresses.status();
+  return DialFirst(options, *std::move(addresses), deadline);
+}
+
+absl::StatusOr<std::unique_ptr<Stream>> DialFirst(const RedisOptions& options,
+                                                  std::vector<Address> addresses,
+                                                  Instant deadline) {
+  const absl::Duration pause =
+      std::clamp(options.timeout / 4, absl::Milliseconds(10), absl::Milliseconds(250));
+  absl::Status failure;
+  while (!addresses.empty()) {
+    // A server that accepts and then does not answer must leave time for the others.
+    const auto left = static_cast<int64_t>(addresses.size());
+    absl::StatusOr<std::unique_ptr<Stream>> stream = ConnectFirst(&addresses, pause, deadline);
+    if (!stream.ok()) return failure.ok() ? stream.status() : failure;
+    const Instant now = MonotonicNow();
+    const absl::Status greeted = Greet(**stream, options, now + (deadline - now) / left);
+    if (greeted.ok()) return stream;
+    if (failure.ok()) failure = absl::UnavailableError(greeted.message());
+    if (absl::IsFailedPrecondition(greeted)) break;
   }
-  std::vector<std::vector<std::string>> commands;
-  if (!options.password.empty() || !options.username.empty()) {
-    commands.push_back({"AUTH"});
-    if (!options.username.empty()) commands.back().push_back(options.username);
-    commands.back().push_back(options.password);
-  }
-  if (options.database != 0) commands.push_back({"SELECT", std::to_string(options.database)});
-  if (!options.client_name.empty()) {
-    commands.push_back({"CLIENT", "SETNAME", options.client_name});
-  }
-  const auto replies = Exchange(**stream, commands, deadline);
-  if (!replies.ok()) return replies.status();
-  for (size_t i = 0; i < commands.size(); ++i) {
-    const redisReply& reply = *(*replies)[i];
-    if (reply.type == REDIS_REPLY_ERROR && RefusesConnection({reply.str, reply.len})) {
-      return absl::UnavailableError(
-          absl::StrCat("the connection was refused: ", std::string(reply.str, reply.len)));
-    }
-    // The name is optional: an ACL may forbid it.
-    if (reply.type == REDIS_REPLY_ERROR && commands[i][0] != "CLIENT") {
-      return absl::UnavailableError(
-          absl::StrCat(commands[i][0], " was refused: ", std::string(reply.str, reply.len)));
-    }
-  }
-  return stream;
+  return failure;
 }
 
 }  // namespace tidegate::redis

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/monotonic.h"
+#include "redis/transport/connect.h"
 #include "redis/transport/stream.h"
 #include "tidegate/redis_store.h"
 
@@ -19,6 +20,10 @@ absl::StatusOr<RedisOptions> WithPassword(const RedisOptions& options);
 // Resolves the name, connects, agrees on TLS, authenticates, selects the database and
 // names the connection, which is ready for commands then. Messages hold no secret.
 absl::StatusOr<std::unique_ptr<Stream>> Dial(const RedisOptions& options, Instant deadline);
+// The same for the addresses of the server, of which at least one is given. One that does not
+// accept, or does not answer then, leaves time for the others.
+absl::StatusOr<std::unique_ptr<Stream>> DialFirst(const RedisOptions& options,
+                                                  std::vector<Address> addresses, Instant deadline);
 
 // Sends commands and waits for a reply to each, which may be an error.
 absl::StatusOr<std::vector<Reply>> Exchange(Stream& stream,

@@ -19,4 +19,6 @@ void SingleServer::Kick() { link_.Get().io->Flush(); }
 
 void SingleServer::Renew(const std::string& why) { link_.Get().connection->Renew(why); }
 
+bool SingleServer::ShowsLife() { return link_.Get().connection->ShowsLife(); }
+
 }  // namespace tidegate::redis

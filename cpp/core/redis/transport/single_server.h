@@ -22,6 +22,7 @@ class SingleServer final : public Client {
   void Send(uint16_t slot, std::unique_ptr<Caller> caller) override;
   void Kick() override;
   void Renew(const std::string& why) override;
+  bool ShowsLife() override;
 
  private:
   struct Link {

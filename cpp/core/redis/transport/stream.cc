@@ -285,13 +285,6 @@ const char* Stream::Read(std::vector<Reply>* replies) {
   }
 }
 
-bool Stream::IsOver() {
-  char byte;
-  const ssize_t n = recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  // TLS has messages of its own, which may come at any time.
-  return ssl_ == nullptr ? n >= 0 || errno != EAGAIN : n == 0 || (n < 0 && errno != EAGAIN);
-}
-
 void Stream::Shutdown() { (void)shutdown(fd_, SHUT_RDWR); }
 
 }  // namespace tidegate::redis

@@ -44,8 +44,6 @@ class Stream {
   // Reads the available replies. Returns null, or the reason why the stream can no longer be used.
   // For one thread at a time.
   const char* Read(std::vector<Reply>* replies);
-  // Whether the server has closed the stream, or sent an unexpected reply. For the reading thread.
-  bool IsOver();
   // Wakes the thread that waits for it.
   void Shutdown();
 

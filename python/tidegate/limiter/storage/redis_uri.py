@@ -114,6 +114,7 @@ def _opened(
             f"the storage option on_breaker is {hook!r}; expected a function of (open, reason)"
         )
     values["on_breaker"] = functools.partial(_breaker_changed, hook, _without_secrets(uri))
+    values["on_failure"] = functools.partial(_failed, _without_secrets(uri))
     hook = given.get("on_script_error")
     if hook is not None and not callable(hook):
         raise ConfigurationError(
@@ -263,6 +264,11 @@ def _breaker_changed(
     log.log(logging.WARNING if opened else logging.INFO, "%s (%s)", why, server)
     if hook is not None:
         hook(opened, why)
+
+
+def _failed(server: str, message: str) -> None:
+    """Called for the first failure and then once a minute, on a thread of the core or a caller."""
+    log.warning("rate limiting: %s (%s)", message, server)
 
 
 def _script_failed(hook: Callable[[str], object] | None, message: str) -> None:
