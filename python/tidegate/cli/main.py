@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from tidegate._components import built
 from tidegate._core import __version__
 from tidegate._errors import ConfigurationError, StorageError
 from tidegate.limiter.limit import parse_many
@@ -68,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--lines", type=_count, help="how much of the log to replay (default: all)")
     demo.set_defaults(run=_demo)
 
-    version = commands.add_parser("version", help="print the version")
+    version = commands.add_parser("version", help="print the version and what was built")
     version.set_defaults(run=_version)
 
     check = commands.add_parser("check", help="say what a limit means and how it treats a burst")
@@ -98,7 +99,7 @@ def _count(text: str) -> int:
 
 
 def _version(arguments: argparse.Namespace) -> int:
-    print(__version__)
+    print(f"{__version__}\ncomponents: {', '.join(built())}")
     return 0
 
 

@@ -172,13 +172,13 @@ class Enforcement:
 
     def _pass_on(self, now: float) -> None:
         # The native module exists on fewer systems than the admin API, which only reads penalties.
-        from tidegate.server._native import Penalties
+        from tidegate.server.native import _native
 
         rows = [
             (caller, entry.action.value, min(entry.end - now, self._seconds), entry.reason)
             for caller, entry in self._entries.items()
         ]
-        table = Penalties(rows, self._native_clock) if rows else None
+        table = _native.Penalties(rows, self._native_clock) if rows else None
         for service in self._services:
             service.set_penalties(table)
 

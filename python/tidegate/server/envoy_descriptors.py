@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tidegate.rules.problems import Problem, RulesError
-from tidegate.server._native import DescriptorTree
+from tidegate.server.native import _native
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -64,7 +64,7 @@ class Descriptors:
     """
 
     def __init__(self, documents: Sequence[Document]) -> None:
-        self.tree = DescriptorTree()
+        self.tree = _native.DescriptorTree()
         """For `EnvoyService.use()`."""
         self.domains: list[str] = []
         self.notes: list[str] = []
@@ -93,7 +93,7 @@ class Descriptors:
 
 
 class _Compiler:
-    def __init__(self, tree: DescriptorTree) -> None:
+    def __init__(self, tree: _native.DescriptorTree) -> None:
         self.problems: list[Problem] = []
         self.notes: list[str] = []
         self._tree = tree

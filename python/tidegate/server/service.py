@@ -18,19 +18,12 @@ from tidegate.rules.rule_set import RuleSet
 from tidegate.server.anomalies.detector import AnomalyDetector
 from tidegate.server.enforcement import Enforcement
 from tidegate.server.listeners import AnomalyWatch, DecisionLog, to_history, to_violations
+from tidegate.server.native import _native
 from tidegate.server.quota_events import QuotaLog
 from tidegate.server.recording import Recording
 from tidegate.server.snapshots import Snapshots
 from tidegate.server.spare_memory import SpareMemory
 from tidegate.server.telemetry import shut_down
-
-try:
-    from tidegate.server import _native
-except ImportError as error:
-    raise ConfigurationError(
-        f"the service cannot answer checks here: {error}; expected Linux, and a tidegate that was "
-        "built with its server"
-    ) from None
 
 if TYPE_CHECKING:
     from tidegate.rules.source import RuleSource

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.schema import user_tiers
 from tidegate.rules.sql.service_tables import api_tokens
-from tidegate.server._native import TiersBuilder
+from tidegate.server.native import _native
 
 if TYPE_CHECKING:
     from tidegate.rules.sql.connection import DatabaseLike
@@ -123,7 +123,7 @@ class Snapshots:
         mark = tuple(connection.execute(asked).one())
         if mark == self._tiers_mark and not is_asked:
             return
-        table = TiersBuilder()
+        table = _native.TiersBuilder()
         rows = connection.execute(
             sa.select(columns.user_id, columns.tier), execution_options={"yield_per": _ROWS}
         )

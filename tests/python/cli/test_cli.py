@@ -25,13 +25,31 @@ ALGORITHMS = (
 
 def test_version(capsys):
     assert main(["version"]) == 0
-    assert capsys.readouterr().out == f"{tg.__version__}\n"
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == tg.__version__
+    assert second.startswith("components: limiter, tuning")
+
+
+@pytest.mark.parametrize(
+    ("component", "statement"),
+    [
+        ("tuning", "import tidegate.tuning as t; t.read_log('access.log')"),
+        ("server", "import tidegate.server.service"),
+    ],
+)
+def test_a_component_that_was_not_built_is_named_at_its_first_use(component, statement):
+    module = {"tuning": "tidegate.tuning._logs", "server": "tidegate.server._native"}[component]
+    code = f"import sys; sys.modules[{module!r}] = None; import tidegate; {statement}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"ConfigurationError: this installation has no {component} component" in done.stderr
+    assert "expected a build with it" in done.stderr
 
 
 def test_as_a_module():
     command = [sys.executable, "-m", "tidegate", "version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{tg.__version__}\n"
+    assert done.stdout.splitlines()[0] == tg.__version__
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full device here")

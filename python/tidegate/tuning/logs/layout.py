@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Union
 
 from tidegate._errors import ConfigurationError
-from tidegate.tuning import _logs
+from tidegate.tuning.logs import _logs
 
 __all__ = ["Field", "Layout", "Meaning", "kind_of", "pattern"]
 

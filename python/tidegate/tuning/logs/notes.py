@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.tuning import _logs
 from tidegate.tuning.keys import Keys
+from tidegate.tuning.logs import _logs
 from tidegate.tuning.logs.layout import Layout
 
 __all__ = ["of_refusals", "of_shares", "of_stamps", "of_times"]

@@ -12,8 +12,8 @@ import numpy as np
 
 from tidegate._errors import ConfigurationError
 from tidegate.limiter.replay import LAST_NS
-from tidegate.tuning import _logs
 from tidegate.tuning.keys import Keys
+from tidegate.tuning.logs import _logs
 from tidegate.tuning.logs.detect import Wishes
 from tidegate.tuning.logs.layout import Layout
 from tidegate.tuning.logs.log import BadLine

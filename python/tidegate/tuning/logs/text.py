@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidegate._errors import ConfigurationError
-from tidegate.tuning import _logs
-from tidegate.tuning.logs import notes
+from tidegate.tuning.logs import _logs, notes
 from tidegate.tuning.logs.detect import Wishes, layout_of
 from tidegate.tuning.logs.layout import Layout
 from tidegate.tuning.logs.log import BadLine
