@@ -2,8 +2,10 @@
 -- arithmetic.lua and the algorithms that the plan needs before this file.
 --
 -- KEYS: one for each limit, all of one hash slot.
--- ARGV[1] the operation: hit, peek, refund, release, extend (of leases), top_up (of one quota) or
---   charge_up_to, which charges each limit as much of its cost as there is room for.
+-- ARGV[1] the operation: hit, peek, refund, release, extend (of leases), top_up and bring_forward
+--   (of one quota), charge_up_to, which charges each limit as much of its cost as there is room
+--   for, or reset, which leaves carried and topped-up units of quotas, and deletes the keys of
+--   other limits.
 -- ARGV[2], [3] the instant of the call, s and ns; both empty: the server's TIME.
 -- ARGV[4] 1 if a state that lies further ahead than the clock allows may be moved back (see
 --   cpp/include/tidegate/step.h).
@@ -11,11 +13,11 @@
 -- ARGV[6] one letter for each limit: s if it is in shadow, so that it refuses nothing and is
 --   charged if it has room; else e. Empty: none is in shadow. Then for each limit its algorithm
 --   (bucket, fixed, sliding, log, quota) and the arguments that the head of that file lists.
--- Reply, all integers but the states of quotas: 1 if all limits pass, else 0 (for what gives back
---   and top_up 1); the instant of the call, s, ns; then for each limit its state before the call, 4
---   numbers, 6 or a text, as listed at the head of its file; and for charge_up_to, for each limit
---   the units that it was charged. The core computes the values of headers from the state, by its
---   pure step.
+-- Reply, all integers but the states of quotas: 1 if all limits pass, else 0 (for operations that
+--   decide nothing 1); the instant of the call, s, ns; then for each limit its state before the
+--   call, 4 numbers, 6 or a text, as listed at the head of its file; and for charge_up_to, for each
+--   limit the units that it was charged. The core computes the values of headers from the state, by
+--   its pure step.
 -- Units: seconds and nanoseconds since the epoch.
 local op = ARGV[1]
 local now_s, now_n
@@ -70,7 +72,12 @@ elseif op == 'charge_up_to' then
   end
 elseif op ~= 'peek' then
   for i = 1, #KEYS do
-    plan[i][1][op](KEYS[i], plan[i][2], now_s, now_n, plan[i][3])
+    local apply = plan[i][1][op]
+    if op == 'reset' and not apply then
+      redis.call('DEL', KEYS[i])
+    else
+      apply(KEYS[i], plan[i][2], now_s, now_n, plan[i][3])
+    end
   end
   reply[1] = 1
 end

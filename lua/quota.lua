@@ -1,15 +1,18 @@
 -- quota: units of calendar periods, carried units and top-ups. Restates cpp/core/quotas/step.h.
 --
 -- Value: the format (value.lua); period, 4 bytes; its end, 5 (seconds); the limit that the base was
---   granted for, 7; units used in the period, 7; the soft events that have happened, 1; how many
---   ages of carried units follow, 1. Then grants, each its units and how many of them are spent, 7
---   and 7: the base; the carried ones, newest first; top-ups in the order in which they are spent,
---   each with its expiry, 5 (2^40 - 1: never), and its priority + 100, 1.
+--   granted for, 7; units used in the period, 7; the soft events that have happened, 1, plus 128 if
+--   the count in force when the value was written is not that limit; how many ages of carried units
+--   follow, 1; then that count, 7, if it is not the limit. Then grants, each its units and how many
+--   of them are spent, 7 and 7: the base; the carried ones, newest first; top-ups in the order in
+--   which they are spent, each with its expiry, 5 (2^40 - 1: never), and its priority + 100, 1.
 -- ARGV, 3: count; cost; the terms as bytes: the number of the first period below, 4; how long the
 --   state of an idle key is kept, 5; the periods that carried units last, 1; the most units
 --   carried of one period, 7; and in percent of the limit, 1; whether the base of a new key is
---   prorated, 1; then the beginnings of periods around now, which the calendar of the core knows:
---   seconds + 2^33, 5 each.
+--   prorated, 1; the number of former counts, 1, and if there are some, the seconds of the longest
+--   period, 4, and each of them, the oldest first, 7, with the instant at which it ended, as below;
+--   then the beginnings of periods around now, which the calendar of the core knows: seconds +
+--   2^33, 5 each.
 -- top_up has three more words at the end of ARGV: units, expiry, priority.
 -- State in the reply, 1: the value without its format; empty if fresh.
 local quota = {args = 3}
@@ -26,10 +29,16 @@ local function share(a, b, c)
 end
 
 local function read_terms(text)
-  local t = {edges = {}}
-  local at
-  t.first, t.kept, t.lasting, t.most, t.percent, t.prorated, at =
-    struct.unpack('>I4I5I1I7I1I1', text)
+  local t = {edges = {}, former = {}}
+  local at, former
+  t.first, t.kept, t.lasting, t.most, t.percent, t.prorated, former, at =
+    struct.unpack('>I4I5I1I7I1I1I1', text)
+  if former > 0 then t.longest, at = struct.unpack('>I4', text, at) end
+  for i = 1, former do
+    local count, ended
+    count, ended, at = struct.unpack('>I7I5', text, at)
+    t.former[i] = {count = count, ended = ended - 8589934592}
+  end
   local number = t.first
   while at <= #text do
     local edge
@@ -55,9 +64,15 @@ local function read_state(value)
   if #value < 39 then refuse('', 'a quota', 1) end
   s.period, s.ends, s.limit, s.used, s.events, ages, at =
     struct.unpack('>I4I5I7I7I1I1', value)
-  local rest = #value - 39 - 14 * ages
+  s.count = s.limit
+  if s.events >= 128 then
+    if #value < 46 then refuse('', 'a quota', 1) end
+    s.events = s.events - 128
+    s.count, at = struct.unpack('>I7', value, at)
+  end
+  local rest = #value - at - 13 - 14 * ages
   if rest < 0 or rest % 20 ~= 0 or rest > 20 * MOST_TOP_UPS or ages > 12 or s.period == 0 or
-     s.limit > MOST_LIMIT or s.used > MOST_USED then
+     s.limit > MOST_LIMIT or s.count > MOST_LIMIT or s.used > MOST_USED then
     refuse('', 'a quota', 1)
   end
   s.base, at = read_grant(value, at)
@@ -108,31 +123,90 @@ local function settled(grant)
   return grant
 end
 
-local function begin(t, s, count, now_s, starts, ends)
-  s.base = {units = count, spent = 0}
-  if t.prorated == 1 then
-    s.base.units = share(count, ends - math.max(now_s, starts), ends - starts)
+-- The count in force at an instant.
+local function count_at(t, count, at)
+  for _, former in ipairs(t.former) do
+    if at < former.ended then return former.count end
   end
-  s.limit, s.used, s.events = count, 0, 0
+  return count
+end
+
+-- Whether the quota had the count of the state in the state's period.
+local function is_recorded(t, s, count)
+  local since = 0
+  for _, former in ipairs(t.former) do
+    if former.count == s.count and since < s.ends and former.ended > s.ends - t.longest then
+      return true
+    end
+    since = former.ended
+  end
+  return s.count == count and since < s.ends
+end
+
+-- Raises the limit and the base to a count that is in force from `at` on.
+local function raise(s, count, at, starts, ends)
+  if count > s.limit then
+    s.base.units = s.base.units + share(count - s.limit, ends - math.max(at, starts), ends - starts)
+    s.limit = count
+  end
+end
+
+-- The same for the recorded counts in the part of a period up to `till`.
+local function raise_as_recorded(t, s, count, till, starts, ends)
+  for i, former in ipairs(t.former) do
+    local at = former.ended
+    if at > starts and at < ends and at <= till then
+      local following = t.former[i + 1]
+      raise(s, following and following.count or count, at, starts, ends)
+    end
+  end
+end
+
+-- Gives the base that a period without calls has at `till`.
+local function grant_untouched(t, s, count, till, starts, ends)
+  s.limit = count_at(t, count, starts)
+  s.base = {units = s.limit, spent = 0}
+  raise_as_recorded(t, s, count, till, starts, ends)
+end
+
+local function begin(t, s, count, now_s, starts, ends)
+  if t.prorated == 1 then
+    s.limit = count_at(t, count, now_s)
+    s.base = {units = share(s.limit, ends - math.max(now_s, starts), ends - starts), spent = 0}
+  else
+    grant_untouched(t, s, count, now_s, starts, ends)
+  end
+  s.used, s.events = 0, 0
   s.carried, s.top_ups = {}, {}
 end
 
-local function roll(t, s, count, period)
+local function roll(t, s, count, recorded, period)
+  local changed = recorded and #t.former > 0
   local carried = {}
   for i = 1, math.min(period - s.period - 1, t.lasting) do
-    carried[i] = {units = carried_of(t, count, count), spent = 0}
+    local missed = {limit = s.count, base = {units = s.count}}
+    if changed then
+      local starts, ends = t.edges[period - i], t.edges[period - i + 1]
+      grant_untouched(t, missed, count, ends, starts, ends)
+    end
+    carried[i] = {units = carried_of(t, missed.limit, missed.base.units), spent = 0}
   end
   if #carried < t.lasting then
-    local left = s.base.units - s.base.spent
-    carried[#carried + 1] = {units = carried_of(t, s.limit, left), spent = 0}
+    if changed then
+      local starts, ends = t.edges[s.period], t.edges[s.period + 1]
+      raise_as_recorded(t, s, count, ends, starts, ends)
+    end
+    carried[#carried + 1] = {units = carried_of(t, s.limit, s.base.units - s.base.spent), spent = 0}
   end
   for _, grant in ipairs(s.carried) do
     if #carried >= t.lasting then break end
     carried[#carried + 1] = settled(grant)
   end
   s.carried = carried
-  s.base = {units = count, spent = 0}
-  s.limit, s.used, s.events = count, 0, 0
+  local first = count_at(t, count, t.edges[period])
+  if not recorded then first = math.min(first, s.count) end
+  s.base = {units = first, spent = 0}
+  s.limit, s.used, s.events = first, 0, 0
   for _, grant in ipairs(s.top_ups) do settled(grant) end
 end
 
@@ -146,10 +220,12 @@ local function bring_forward(t, s, count, now_s, now_n)
     error("TIDEGATE the server's clock is too far from the host's for the periods of a quota")
   end
   local behind = false
+  local recorded = s.period and is_recorded(t, s, count)
   if not s.period or forgotten_at(t, s) <= now_s then
     begin(t, s, count, now_s, t.edges[period], t.edges[period + 1])
+    recorded = false
   elseif s.period < period then
-    roll(t, s, count, period)
+    roll(t, s, count, recorded, period)
   elseif s.period > period then
     local starts = t.edges[s.period]
     behind = s.period + t.lasting + 1 > t.last or after(starts, 0, add(now_s, now_n, 0, TOLERANCE))
@@ -158,11 +234,9 @@ local function bring_forward(t, s, count, now_s, now_n)
   local starts, ends = t.edges[period], t.edges[period + 1]
   s.period, s.ends = period, ends
   resize_carried(t, s)
-  if count > s.limit then
-    s.base.units = s.base.units +
-      share(count - s.limit, ends - math.max(now_s, starts), ends - starts)
-    s.limit = count
-  end
+  if recorded then raise_as_recorded(t, s, count, now_s, starts, ends) end
+  s.count = count_at(t, count, now_s)
+  raise(s, s.count, now_s, starts, ends)
   local kept = {}
   for _, grant in ipairs(s.top_ups) do
     if grant.expires > now_s then kept[#kept + 1] = grant end
@@ -206,10 +280,12 @@ local function note_events(s)
 end
 
 local function store(key, t, s, now_s, now_n)
+  local flags = s.count == s.limit and s.events or s.events + 128
   local ages = #s.carried
   local parts = {
-    struct.pack('>I2I4I5I7I7I1I1', FORMAT, s.period, s.ends, s.limit, s.used, s.events, ages),
+    struct.pack('>I2I4I5I7I7I1I1', FORMAT, s.period, s.ends, s.limit, s.used, flags, ages),
   }
+  if s.count ~= s.limit then parts[2] = struct.pack('>I7', s.count) end
   each_grant(s, function(grant)
     parts[#parts + 1] = struct.pack('>I7I7', grant.units, grant.spent)
     if grant.expires then
@@ -272,6 +348,19 @@ function quota.refund(key, a, now_s, now_n, state)
   store(key, state.terms, s, now_s, now_n)
 end
 quota.release = quota.refund
+
+function quota.reset(key, a, now_s, now_n, state)
+  local s = state.quota
+  if state[1] == '' then return end
+  s.base.spent, s.used, s.events = 0, 0, 0
+  for _, grant in ipairs(s.carried) do settled(grant) end
+  for _, grant in ipairs(s.top_ups) do settled(grant) end
+  store(key, state.terms, s, now_s, now_n)
+end
+
+function quota.bring_forward(key, a, now_s, now_n, state)
+  store(key, state.terms, state.quota, now_s, now_n)
+end
 
 -- The core computes from the state why a top-up was not added.
 function quota.top_up(key, a, now_s, now_n, state)

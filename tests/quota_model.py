@@ -29,7 +29,7 @@ class Terms:
     periods: int = 1
     prorated: bool = False
 
-    def text(self, limit: int) -> str:
+    def text(self, limit: int, former: list[tuple[int, int]] | None = None) -> str:
         parts = [f"quota {limit}/{self.period} anchor {self.anchor_day} in {self.zone}"]
         if self.anchor_month != 1:
             parts = [
@@ -44,6 +44,9 @@ class Terms:
             parts.append(f"for {self.periods} periods")
         if self.prorated:
             parts.append("first prorated")
+        for count, until_s in former or []:
+            until = dt.datetime.fromtimestamp(until_s, dt.timezone.utc)
+            parts.append(f"was {count} until {until.strftime('%Y-%m-%dT%H:%M:%SZ')}")
         return " ".join(parts)
 
     @property
@@ -139,17 +142,18 @@ class QuotaModel:
 
     limit: int
     terms: Terms
+    # Counts before the present one, each with the second at which it ended.
+    former: list[tuple[int, int]] = field(default_factory=list)
     number: int | None = None
     granted_for: int = 0
     used: int = 0
     grants: list[Grant] = field(default_factory=list)
     serial: int = 0
+    seen: int = 0  # the count in force at the last call that was recorded
 
     def copy(self) -> QuotaModel:
         grants = [Grant(**vars(grant)) for grant in self.grants]
-        return QuotaModel(
-            self.limit, self.terms, self.number, self.granted_for, self.used, grants, self.serial
-        )
+        return QuotaModel(**{**vars(self), "grants": grants, "former": list(self.former)})
 
     @property
     def ends_s(self) -> int:
@@ -168,26 +172,74 @@ class QuotaModel:
         starts = self.terms.edge(self.number)
         return math.floor(units * Fraction(self.ends_s - now_s, self.ends_s - starts))
 
+    def count_at(self, at_s: int) -> int:
+        """The count in force."""
+        return next((count for count, until in self.former if at_s < until), self.limit)
+
+    def changes(self) -> list[tuple[int, int]]:
+        """The recorded changes: when, and to what count."""
+        return [(until, self.count_at(until)) for _, until in self.former]
+
+    def is_recorded(self) -> bool:
+        """Whether the count of the last call was in force, as recorded, about its period."""
+        begins = self.ends_s - self.longest_s()
+        edges = [-math.inf, *(until for _, until in self.former), math.inf]
+        counts = [count for count, _ in self.former] + [self.limit]
+        return any(
+            count == self.seen and since < self.ends_s and until > begins
+            for count, since, until in zip(counts, edges, edges[1:])
+        )
+
+    def longest_s(self) -> int:
+        days = {"day": 3, "week": 9, "month": 32, "quarter": 93, "year": 367}[self.terms.period]
+        return days * 86_400
+
+    def raise_to(self, count: int, at_s: int) -> None:
+        """Adds the share of a larger count for the rest of the period."""
+        if count > self.granted_for:
+            more = self.prorated(count - self.granted_for, at_s)
+            self.base.units += more
+            self.base.left += more
+            self.granted_for = count
+
+    def raise_as_recorded(self, until_s: float) -> None:
+        assert self.number is not None
+        for at_s, count in self.changes():
+            if self.terms.edge(self.number) < at_s < self.ends_s and at_s <= until_s:
+                self.raise_to(count, at_s)
+
     def advance(self, now_ns: int) -> None:
         now_s = now_ns // SECOND
         number = self.terms.number_at(now_s)
         if self.number is not None and self.is_forgotten(now_s):
             self.number, self.grants = None, []
         if self.number is None:
-            self.number, self.granted_for, self.used = number, self.limit, 0
-            units = self.prorated(self.limit, now_s) if self.terms.prorated else self.limit
+            self.number, self.used = number, 0
+            whole = self.count_at(self.terms.edge(number))
+            self.granted_for = self.count_at(now_s) if self.terms.prorated else whole
+            units = self.granted_for
+            if self.terms.prorated:
+                units = self.prorated(units, now_s)
             self.grants = [Grant("base", units, units, self.ends_s)]
-        while self.number < number:
-            self.roll()
-        if self.limit > self.granted_for:
-            more = self.prorated(self.limit - self.granted_for, now_s)
-            self.base.units += more
-            self.base.left += more
-            self.granted_for = self.limit
+            if not self.terms.prorated:
+                self.raise_as_recorded(now_s)
+        else:
+            recorded = self.is_recorded()
+            while self.number < number:
+                if recorded:
+                    self.raise_as_recorded(math.inf)
+                first = self.count_at(self.ends_s) if recorded else self.seen
+                if self.number + 1 == number and not recorded:
+                    first = min(first, self.count_at(self.ends_s))
+                self.roll(first)
+            if recorded:
+                self.raise_as_recorded(now_s)
+        self.seen = self.count_at(now_s)
+        self.raise_to(self.seen, now_s)
         self.grants = [g for g in self.grants if g.expires_s is None or g.expires_s > now_s]
 
-    def roll(self) -> None:
-        """Into the next period."""
+    def roll(self, count: int) -> None:
+        """Into the next period, which begins with `count`."""
         assert self.number is not None
         base, ends = self.base, self.ends_s
         self.grants.remove(base)
@@ -199,14 +251,13 @@ class QuotaModel:
         self.grants = [g for g in self.grants if g.expires_s is None or g.expires_s > ends]
         for grant in self.grants:
             grant.units = grant.left
-        self.grants.append(Grant("base", self.limit, self.limit, self.ends_s))
-        self.granted_for, self.used = self.limit, 0
+        self.grants.append(Grant("base", count, count, self.ends_s))
+        self.granted_for, self.used = count, 0
 
     def is_forgotten(self, now_s: int) -> bool:
-        days = {"day": 3, "week": 9, "month": 32, "quarter": 93, "year": 367}[self.terms.period]
         kept = 0
         if self.terms.carries or self.terms.prorated:
-            kept = 86_400 * max(366, days * (max(1, self.terms.lasting) + 1))
+            kept = max(366 * 86_400, self.longest_s() * (max(1, self.terms.lasting) + 1))
         if self.ends_s + kept > now_s:
             return False
         return all(
@@ -220,12 +271,13 @@ class QuotaModel:
 
     def wait(self, now_ns: int, cost: int) -> int | None:
         assert self.number is not None
-        for later in range(1, self.terms.lasting + 2):
-            edge = self.terms.edge(self.number + later) * SECOND
+        edges = [self.terms.edge(self.number + i) for i in range(1, self.terms.lasting + 2)]
+        changes = [at for at, _ in self.changes() if now_ns // SECOND < at < edges[-1]]
+        for at_s in sorted({*edges, *changes}):
             then = self.copy()
-            then.advance(edge)
+            then.advance(at_s * SECOND)
             if cost <= then.available():
-                return edge - now_ns
+                return at_s * SECOND - now_ns
         return None
 
     def answer(self, now_ns: int, cost: int, allowed: bool) -> Answer:
@@ -269,6 +321,21 @@ class QuotaModel:
             back = min(units, grant.units - grant.left)
             grant.left += back
             units -= back
+
+    def bring_forward(self, now_ns: int) -> None:
+        self.advance(now_ns)
+
+    def reset(self, now_ns: int) -> None:
+        if self.number is None:
+            return
+        self.advance(now_ns)
+        self.used = 0
+        self.base.left = self.base.units
+        for grant in self.grants:
+            grant.units = grant.left
+
+    def forget(self) -> None:
+        self.number, self.grants = None, []
 
     def top_up(self, now_ns: int, units: int, expires_s: int | None, priority: int) -> bool:
         if expires_s is not None and expires_s <= now_ns // SECOND:

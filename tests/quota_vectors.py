@@ -28,6 +28,8 @@ def play(case: Any, storage: Any) -> None:
             _check_decision(ask("key", call["units"]), call["expect"], what)
         elif op == "refund":
             limiter.refund("key", call["units"])
+        elif op == "reset":
+            limiter.reset("key")
         elif op == "top_up":
             _top_up(limiter, call)
         else:

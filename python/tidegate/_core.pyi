@@ -28,6 +28,7 @@ PEEK: Final[int]
 REFUND: Final[int]
 RELEASE: Final[int]
 RESET: Final[int]
+FORGET: Final[int]
 CHARGE_UP_TO: Final[int]
 
 @final
@@ -369,11 +370,10 @@ class Limiter:
         number of units charged. Of several limits each is charged as much as it has room for
         itself, and `charged` is the smallest of these charges. With Redis it is one round trip.
         """
-    def reset(self, key: _Key) -> None:
-        """Makes `key` as if it had never been charged."""
+    def reset(self, key: _Key) -> None: ...
+    def forget(self, key: _Key) -> None: ...
     def refund(self, key: _Key, cost: int = 1, *, decision: Decision | None = None) -> None:
-        """Gives `cost` units back to `key`, never beyond what a fresh key has; with the
-        `decision` of the hit that charged them, exactly where it charged them."""
+        """Gives units back; with the `decision` of a hit, exactly where it charged them."""
     @overload
     def hit_many(
         self, keys: Sequence[str | bytes], costs: Iterable[int] | None = None
@@ -558,7 +558,8 @@ class RuleLimiter:
     @property
     def _bound(self) -> Any: ...
     def _refund(self, attributes: _Attributes, decision: Decision | None) -> None: ...
-    def _reset(self, attributes: _Attributes) -> None: ...
+    def _reset(self, attributes: _Attributes, op: int) -> None: ...
+    def _bring_forward(self, attributes: _Attributes) -> None: ...
     def _begin(
         self,
         op: int,
@@ -593,8 +594,7 @@ def quota_status(limiter: Any, quota: int, key: _Key) -> _QuotaStatus:
 
 def quota_top_up(
     limiter: Any, quota: int, key: _Key, units: int, expires_s: int | None, priority: int
-) -> None:
-    """Adds units to a quota of one key; units of the lowest priority are spent first."""
-
+) -> None: ...
+def quota_bring_forward(limiter: Any, key: _Key) -> None: ...
 def take_quota_events(limiter: Any) -> list[tuple[int, bytes, int, int, int, int]]:
     """Returns for each event the quota's index, key, percent, used, available, when it resets."""

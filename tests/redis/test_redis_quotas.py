@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import time
 from datetime import datetime, timezone
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import tidegate
-from quota_calls import check, random_calls, random_terms
+from quota_calls import check, four_weeks, random_calls, random_terms
 from quota_vectors import CASES, NAMES, play
 from redis_server import PATIENT, RedisServer
 from tidegate.quotas import Quota, QuotaEvent, QuotaWatch
@@ -28,6 +29,37 @@ def test_redis_answers_as_the_model(server: RedisServer, seed: int) -> None:
     start = rng.choice([0, 1_700_000_000, rng.randrange(2 * 10**9)])
     uri = server.uri(GIVEN_TIME)
     check(uri, terms, limit, start, random_calls(rng, terms, limit, 40))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_four_weeks_of_changes_in_redis_go_as_in_the_model(server: RedisServer, seed: int) -> None:
+    rng = random.Random(f"weeks {seed}")
+    terms = dataclasses.replace(
+        random_terms(rng), period=rng.choice(["day", "week", "month"]), anchor_month=1, anchor_day=1
+    )
+    limit = rng.choice([7, 100, 10_000])
+    uri = server.uri(GIVEN_TIME)
+    check(uri, terms, limit, rng.randrange(2 * 10**9), four_weeks(rng, limit))
+
+
+def test_a_reset_in_redis_leaves_what_was_bought(server: RedisServer) -> None:
+    async def run() -> tuple[int, int, int]:
+        # Another limit is reset too, in the same command.
+        limiter = tidegate.Limiter(
+            [Quota(100, name="monthly"), "90/hour"], storage=server.uri(PATIENT)
+        )
+        limiter.top_up("k", 5_000)
+        assert await limiter.hit_async("k", 90)
+        await limiter.reset_async("k")
+        assert limiter.peek("k", 90)
+        after = limiter.quota_status("k").available
+        assert await limiter.hit_async("k", 90)
+        limiter.reset("k")
+        again = limiter.quota_status("k").available
+        await limiter.forget_async("k")
+        return after, again, limiter.quota_status("k").available
+
+    assert asyncio.run(run()) == (5_100, 5_100, 100)
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)

@@ -8,11 +8,12 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from quota_calls import Call, random_calls, random_terms
+from quota_calls import CHANGES, OPS, Call, change, random_calls, random_terms
 from quota_model import SECOND, QuotaModel, Terms
 
 _CALLS = 16
 _DAY = 86_400
+_OPS = [op for op in OPS if op != "switch"]
 # The first instant of each case by hand, and what is special about it.
 _BY_HAND = [
     ("31 January, then February", 1_769_817_600, 28, Terms("month", 31, cap=30)),
@@ -46,12 +47,12 @@ def quotas() -> Iterator[QuotaCase]:
             for op, units in (("hit", 3), ("hit", 20), ("peek", 1), ("hit", 100)) * 3
         ]
         yield _played(name, terms, 100, start, calls)
-    for number in range(8):
+    for number in range(12):
         name = f"random {number}"
         rng = random.Random(name)
         terms, limit = random_terms(rng), rng.choice([7, 100, 10_000])
         start = rng.randrange(10**9, 2 * 10**9)
-        yield _played(name, terms, limit, start, random_calls(rng, terms, limit, _CALLS))
+        yield _played(name, terms, limit, start, random_calls(rng, terms, limit, _CALLS, _OPS))
 
 
 def _played(name: str, terms: Terms, limit: int, start_s: int, calls: list[Call]) -> QuotaCase:
@@ -60,8 +61,9 @@ def _played(name: str, terms: Terms, limit: int, start_s: int, calls: list[Call]
     played = []
     for call in calls:
         now += call.gap_s * SECOND + call.gap_ns
+        op = "limit" if call.op in CHANGES else call.op
         played.append(
-            {"op": call.op, "now_ns": now, **_answered(model, terms, call, now)}
+            {"op": op, "now_ns": now, **_answered(model, terms, call, now)}
             | {"status": _status(model, now)}
         )
     return QuotaCase(name, terms.text(limit), played)
@@ -85,8 +87,11 @@ def _answered(model: QuotaModel, terms: Terms, call: Call, now: int) -> dict[str
         is_added = model.top_up(now, call.units, expires, call.priority)
         more = {"expires_s": expires, "priority": call.priority, "expect": {"added": is_added}}
         return {"units": call.units, **more}
-    model.limit = call.units
-    return {"quota": terms.text(call.units)}
+    if call.op == "reset":
+        model.reset(now)
+        return {}
+    change(model, call, now)
+    return {"quota": terms.text(model.limit, model.former)}
 
 
 def _status(model: QuotaModel, now: int) -> dict[str, Any]:

@@ -297,6 +297,7 @@ std::optional<Decision> Limiter::Submit(Op op, std::string_view key, int64_t cos
     if (op == Op::kRefund) Refund(key, cost, hit);
     if (op == Op::kRelease) Release(key, cost, *hit);
     if (op == Op::kReset) Reset(key);
+    if (op == Op::kForget) Forget(key);
     return Decision();
   }
   const Moment moment{NowNs()};
@@ -386,6 +387,11 @@ void Limiter::Refund(std::string_view key, int64_t cost, const Decision* hit) {
 void Limiter::Reset(std::string_view key) {
   const Moment moment{NowNs()};
   for (const Charge& charge : PlanFor(key, 1)) store_->Reset(charge, moment);
+}
+
+void Limiter::Forget(std::string_view key) {
+  const Moment moment{NowNs()};
+  for (const Charge& charge : PlanFor(key, 1)) store_->Forget(charge, moment);
 }
 
 bool Limiter::Releases(const BoundLimit& limit) const {

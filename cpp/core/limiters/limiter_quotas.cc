@@ -25,6 +25,16 @@ absl::Status Limiter::TopUp(size_t quota, std::string_view key, const QuotaTopUp
   return store_->TopUp({key, &limits_[quota], 1}, top_up, {NowNs()});
 }
 
+absl::Status Limiter::BringForward(std::string_view key) {
+  for (const BoundLimit& bound : limits_) {
+    if (bound.limit.quota() == nullptr) continue;
+    if (absl::Status status = store_->BringForward({key, &bound, 1}, {NowNs()}); !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::vector<std::pair<size_t, QuotaEvents::Event>> Limiter::TakeEvents() {
   std::vector<std::pair<size_t, QuotaEvents::Event>> all;
   for (size_t i = 0; i < limits_.size(); ++i) {

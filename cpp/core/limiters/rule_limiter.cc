@@ -45,8 +45,9 @@ absl::StatusOr<std::shared_ptr<RuleLimiter>> RuleLimiter::Create(
     const RuleLimiter* before) {
   std::vector<BoundLimit> bound;
   bound.reserve(rules->limits().size());
-  for (size_t i = 0; i < rules->limits().size(); ++i) {
-    const Limit& limit = rules->limits()[i];
+  const std::vector<Limit> limits = LimitsAfter(before, *rules, *store);
+  for (size_t i = 0; i < limits.size(); ++i) {
+    const Limit& limit = limits[i];
     if (absl::Status status = store->store().Accepts(limit); !status.ok()) {
       const Rule& rule = rules->rules()[rules->RuleOf(static_cast<uint32_t>(i))];
       return absl::Status(status.code(),
@@ -241,6 +242,8 @@ std::optional<Decision> RuleLimiter::Submit(Op op, const Request& request, int64
     if (op == Op::kPeek) return Peek(request, cost, outcomes, factor);
     if (op == Op::kReset) {
       Reset(request);
+    } else if (op == Op::kForget) {
+      Forget(request);
     } else {
       Refund(request, cost, hit);
     }
@@ -249,8 +252,8 @@ std::optional<Decision> RuleLimiter::Submit(Op op, const Request& request, int64
   Charged charged;
   if (!IsDecision(op)) {
     ChargesOf(hit, request, cost, &charged);
-    const auto plan =
-        op == Op::kReset ? charged.charges : ToGiveBack(charged, hit, {store_->NowNs()});
+    const bool is_reset = op == Op::kReset || op == Op::kForget;
+    const auto plan = is_reset ? charged.charges : ToGiveBack(charged, hit, {store_->NowNs()});
     if (plan.empty()) return Decision();
     return store_->Submit(op, plan, hit == nullptr ? Store::kNoInstant : hit->at_ns, nullptr,
                           std::move(done));
@@ -317,6 +320,13 @@ void RuleLimiter::Reset(const Request& request) const {
   ChargesOf(nullptr, request, 1, &charged);
   const Moment moment{store_->NowNs()};
   for (const Charge& charge : charged.charges) store_->store().Reset(charge, moment);
+}
+
+void RuleLimiter::Forget(const Request& request) const {
+  Charged charged;
+  ChargesOf(nullptr, request, 1, &charged);
+  const Moment moment{store_->NowNs()};
+  for (const Charge& charge : charged.charges) store_->store().Forget(charge, moment);
 }
 
 std::optional<Decision> RuleLimiter::SubmitStatus(const Request& known, Status* status,

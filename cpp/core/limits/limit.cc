@@ -176,7 +176,6 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
     limit.depth_fraction_ = static_cast<int64_t>(depth % limit.denominator_);
   }
   limit.text_ = Canonical(spec, limit.burst_);
-  limit.identity_ = limit.text_;
   if (!spec.id.empty()) {
     // The state of a bucket is a time. Units can be read from it only with the count that wrote it;
     // without, it gives a share of the burst.
@@ -196,7 +195,10 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
     if (spec.carry_over == CarryOver::kShare) absl::StrAppend(&limit.identity_, " as a share");
   }
   limit.most_plain_cost_ = limit.keeps_count_ || spec.shadow ? 0 : limit.burst_;
-  limit.name_ = spec.name.empty() ? limit.text_ : spec.name;
+  // Former counts change nothing that identifies a quota.
+  const std::string plain = spec.quota == nullptr ? limit.text_ : spec.quota->NameOf(spec.count);
+  if (spec.id.empty()) limit.identity_ = plain;
+  limit.name_ = spec.name.empty() ? plain : spec.name;
   limit.rule_ = spec.rule.empty() ? limit.name_ : spec.rule;
   limit.spec_ = std::move(spec);
   return limit;
@@ -207,6 +209,14 @@ Limit Limit::Unlimited(std::string rule) {
   spec.count = kMaxCount;
   spec.period_ns = kSecondNs;
   return Create(std::move(spec))->WithRule(std::move(rule));
+}
+
+Limit Limit::WithFormer(std::vector<FormerCount> former) const {
+  QuotaSpec terms = quota()->spec();
+  terms.former = std::move(former);
+  LimitSpec spec = spec_;
+  spec.quota = *QuotaTerms::Create(std::move(terms));
+  return *Create(std::move(spec));
 }
 
 Limit Limit::WithRule(std::string rule) const {

@@ -47,6 +47,23 @@ struct QuotaCalls {
   }
 
   template <typename Q>
+  static void Reset(Q quota, const Charge& charge, const Moment& moment) {
+    quota.Update([&](QuotaState& state) {
+      if (state.period == 0) return false;
+      ResetQuota(charge.limit->limit, &state, moment.now_ns);
+      return true;
+    });
+  }
+
+  template <typename Q>
+  static void BringForward(Q quota, const Charge& charge, const Moment& moment) {
+    quota.Update([&](QuotaState& state) {
+      BringQuotaForward(charge.limit->limit, &state, moment.now_ns);
+      return true;
+    });
+  }
+
+  template <typename Q>
   static QuotaStatus StatusOf(Q quota, const Charge& charge, const Moment& moment) {
     return StatusOfQuota(charge.limit->limit, quota.Read(), moment.now_ns);
   }

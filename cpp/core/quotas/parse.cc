@@ -1,5 +1,6 @@
 #include "quotas/parse.h"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <optional>
@@ -8,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/text.h"
 #include "tidegate/quota.h"
 
@@ -48,8 +50,8 @@ absl::Status Unreadable(std::string_view text, std::string_view why) {
       absl::StrCat("cannot read the quota ", Quote(text), ": ", Absl(why),
                    "; expected 'quota COUNT/day|week|month|quarter|year', followed by 'anchor "
                    "DAY' or 'anchor MONTH-DAY', 'in ZONE', 'rollover UNITS', 'rollover PERCENT%', "
-                   "'for N periods', 'first full' or 'first prorated', such as 'quota "
-                   "10000/month in Europe/Berlin rollover 5000'"));
+                   "'for N periods', 'first full' or 'first prorated', 'was COUNT until INSTANT', "
+                   "such as 'quota 10000/month in Europe/Berlin rollover 5000'"));
 }
 
 // Reads the value of one clause; returns false if it is invalid.
@@ -91,6 +93,20 @@ bool ReadFirst(std::string_view value, QuotaSpec* spec) {
   return value == "prorated" || value == "full";
 }
 
+// Reads an instant such as 2026-04-16, 2026-04-16T12:00:00Z or 2026-04-16T14:00:00+02:00.
+bool ReadFormer(std::string_view count, std::string_view until, QuotaSpec* spec) {
+  const auto number = Number(count);
+  const absl::string_view text(until.data(), until.size());
+  absl::Time at;
+  std::string error;
+  if (!number || (!absl::ParseTime("%Y-%m-%d", text, &at, &error) &&
+                  !absl::ParseTime(absl::RFC3339_sec, text, &at, &error))) {
+    return false;
+  }
+  spec->former.push_back({*number, absl::ToUnixSeconds(at)});
+  return true;
+}
+
 // Reads COUNT/UNIT.
 bool ReadAmount(std::string_view word, LimitSpec* limit, QuotaSpec* spec) {
   static constexpr std::string_view kNames[] = {"day", "week", "month", "quarter", "year"};
@@ -108,6 +124,11 @@ bool ReadAmount(std::string_view word, LimitSpec* limit, QuotaSpec* spec) {
 }
 
 }  // namespace
+
+bool HasQuota(const std::vector<Limit>& limits) {
+  return std::any_of(limits.begin(), limits.end(),
+                     [](const Limit& limit) { return limit.quota() != nullptr; });
+}
 
 bool IsQuota(std::string_view text) {
   const size_t begin = std::min(text.find_first_not_of(kBlanks), text.size());
@@ -138,6 +159,11 @@ absl::StatusOr<Limit> ParseQuota(std::string_view text, const LimitSpec& default
       good = ReadPeriods(value, &spec) && (unit == "periods" || unit == "period") &&
              (spec.rollover || spec.rollover_percent);
       ++i;
+    }
+    if (clause == "was") {
+      const bool has_until = i + 3 < words.size() && words[i + 2] == "until";
+      good = has_until && ReadFormer(value, words[i + 3], &spec);
+      i += 2;
     }
     if (!good) return Unreadable(text, absl::StrCat("its part ", Quote(clause), " is wrong"));
   }

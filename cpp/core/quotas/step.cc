@@ -31,8 +31,10 @@ int64_t AvailableOf(const QuotaState& state) {
   return SumOf(state, [](const QuotaGrant& grant) { return grant.left(); });
 }
 
+using Period = QuotaTerms::Period;
+
 // The share of `units` for the rest of the period.
-int64_t Prorated(int64_t units, int64_t now_s, const QuotaTerms::Period& period) {
+int64_t Prorated(int64_t units, int64_t now_s, const Period& period) {
   const auto rest = static_cast<uint64_t>(period.end_s - std::max(now_s, period.start_s));
   const auto whole = static_cast<uint64_t>(period.end_s - period.start_s);
   return static_cast<int64_t>(absl::uint128(static_cast<uint64_t>(units)) * rest / whole);
@@ -41,15 +43,71 @@ int64_t Prorated(int64_t units, int64_t now_s, const QuotaTerms::Period& period)
 // Reduces a grant to its unspent units.
 void Settle(QuotaGrant* grant) { *grant = {grant->left(), 0}; }
 
-// Brings the state forward to a later period `to`.
-void Roll(const Limit& limit, QuotaState* state, const QuotaTerms::Period& to) {
+// The units that the counts of a period grant: those of the first, and a share of each larger one.
+struct Base {
+  int64_t limit;  // the largest count
+  int64_t units;
+
+  // Adds the share of a count that is in force from `at_s` on.
+  void Raise(int64_t count, int64_t at_s, const Period& period) {
+    if (count <= limit) return;
+    units += Prorated(count - limit, at_s, period);
+    limit = count;
+  }
+  // Adds the shares of the recorded counts in the part of the period up to `until_s`.
+  void RaiseAsRecorded(const Limit& quota, int64_t until_s, const Period& period) {
+    const std::vector<FormerCount>& former = quota.quota()->spec().former;
+    for (size_t i = 0; i < former.size(); ++i) {
+      const int64_t at_s = former[i].until_s;
+      if (at_s <= period.start_s || at_s >= period.end_s || at_s > until_s) continue;
+      Raise(i + 1 < former.size() ? former[i + 1].count : quota.count(), at_s, period);
+    }
+  }
+};
+
+// The base that a period without calls has at `until_s`.
+Base UntouchedBase(const Limit& limit, int64_t until_s, const Period& period) {
+  const int64_t first = limit.quota()->CountAt(limit.count(), period.start_s);
+  Base base{first, first};
+  base.RaiseAsRecorded(limit, until_s, period);
+  return base;
+}
+
+// Raises the base of the state.
+template <typename Raise>
+void RaiseBase(QuotaState* state, Raise raise) {
+  Base base{state->limit, state->base.units};
+  raise(base);
+  state->limit = base.limit;
+  state->base.units = base.units;
+}
+
+Period PeriodOf(const QuotaTerms& terms, int64_t index) {
+  return {index, terms.Edge(index), terms.Edge(index + 1)};
+}
+
+// Brings the state forward to a later period `to`. `is_recorded`: the terms had the count of the
+// state.
+void Roll(const Limit& limit, bool is_recorded, QuotaState* state, const Period& to) {
   const QuotaTerms& terms = *limit.quota();
   const auto lasting = static_cast<size_t>(terms.carried_periods());
   const auto missed = static_cast<size_t>(to.index - state->period - 1);
+  const bool changed = !terms.spec().former.empty();
   // By age: grants of the untouched periods in between, of the state's period, and of earlier ones.
-  const QuotaGrant untouched{terms.CarriedOf(limit.count(), limit.count()), 0};
-  absl::InlinedVector<QuotaGrant, 1> carried(std::min(missed, lasting), untouched);
+  absl::InlinedVector<QuotaGrant, 1> carried;
+  for (size_t age = 1; age <= std::min(missed, lasting); ++age) {
+    Base base{state->count, state->count};
+    if (is_recorded && changed) {
+      const Period period = PeriodOf(terms, to.index - static_cast<int64_t>(age));
+      base = UntouchedBase(limit, period.end_s, period);
+    }
+    carried.push_back({terms.CarriedOf(base.limit, base.units), 0});
+  }
   if (carried.size() < lasting) {
+    if (is_recorded && changed) {
+      const Period own = PeriodOf(terms, state->period);
+      RaiseBase(state, [&](Base& base) { base.RaiseAsRecorded(limit, own.end_s, own); });
+    }
     carried.push_back({terms.CarriedOf(state->limit, state->base.left()), 0});
   }
   for (QuotaGrant& older : state->carried) {
@@ -59,20 +117,29 @@ void Roll(const Limit& limit, QuotaState* state, const QuotaTerms::Period& to) {
   }
   carried.resize(lasting);
   state->carried = std::move(carried);
-  state->base = {limit.count(), 0};
-  state->limit = limit.count();
+  int64_t first = terms.CountAt(limit.count(), to.start_s);
+  if (!is_recorded) first = std::min(first, state->count);
+  state->base = {first, 0};
+  state->limit = first;
   state->used = 0;
   state->events = 0;
   for (QuotaTopUp& top_up : state->top_ups) Settle(&top_up);
 }
 
-void Begin(const Limit& limit, QuotaState* state, int64_t now_s, const QuotaTerms::Period& period) {
+void Begin(const Limit& limit, QuotaState* state, int64_t now_s, const Period& period) {
   const QuotaTerms& terms = *limit.quota();
   *state = QuotaState();
   state->carried.resize(static_cast<size_t>(terms.carried_periods()));
-  const bool whole = !terms.spec().first_prorated;
-  state->base = {whole ? limit.count() : Prorated(limit.count(), now_s, period), 0};
-  state->limit = limit.count();
+  if (terms.spec().first_prorated) {
+    const int64_t count = terms.CountAt(limit.count(), now_s);
+    state->base = {Prorated(count, now_s, period), 0};
+    state->limit = count;
+    return;
+  }
+  // A key that made no call before a change is not distinguished from one that is new after it.
+  const Base base = UntouchedBase(limit, now_s, period);
+  state->base = {base.units, 0};
+  state->limit = base.limit;
 }
 
 // Brings the state forward to `now`; returns whether the state lies further ahead than the clock
@@ -80,12 +147,16 @@ void Begin(const Limit& limit, QuotaState* state, int64_t now_s, const QuotaTerm
 bool BringForward(const Limit& limit, QuotaState* state, int64_t now_ns) {
   const QuotaTerms& terms = *limit.quota();
   const int64_t now_s = now_ns / kSecond;
-  QuotaTerms::Period period = terms.PeriodAt(now_s);
+  Period period = terms.PeriodAt(now_s);
+  const int64_t count = terms.CountAt(limit.count(), now_s);
+  const bool is_recorded = terms.HadCount(limit.count(), state->count, state->end_s);
   bool behind = false;
+  bool is_raised = false;  // as recorded
   if (state->period == 0 || ForgottenAt(terms, *state) <= now_s) {
     Begin(limit, state, now_s, period);
+    is_raised = true;
   } else if (state->period < period.index) {
-    Roll(limit, state, period);
+    Roll(limit, is_recorded, state, period);
   } else if (state->period > period.index) {
     const int64_t start_s = terms.Edge(state->period);
     behind = start_s > now_s + 1 || start_s * kSecond - now_ns > kClockToleranceNs;
@@ -95,10 +166,11 @@ bool BringForward(const Limit& limit, QuotaState* state, int64_t now_ns) {
   state->end_s = period.end_s;
   // The terms of a limit with an id may have changed.
   state->carried.resize(static_cast<size_t>(terms.carried_periods()));
-  if (limit.count() > state->limit) {
-    state->base.units += Prorated(limit.count() - state->limit, now_s, period);
-    state->limit = limit.count();
-  }
+  RaiseBase(state, [&](Base& base) {
+    if (is_recorded && !is_raised) base.RaiseAsRecorded(limit, now_s, period);
+    base.Raise(count, now_s, period);
+  });
+  state->count = count;
   std::vector<QuotaTopUp>& top_ups = state->top_ups;
   top_ups.erase(std::remove_if(top_ups.begin(), top_ups.end(),
                                [now_s](const QuotaTopUp& t) { return t.expires_s <= now_s; }),
@@ -159,12 +231,22 @@ uint8_t NoteEvents(QuotaState* state) {
 // The time until a call of `cost` passes, without other calls in between.
 int64_t WaitFor(const Limit& limit, const QuotaState& state, int64_t now_ns, int64_t cost) {
   const QuotaTerms& terms = *limit.quota();
-  // Room grows only at the edges of periods, and no more after all carried units have expired.
+  const auto passes_at = [&](int64_t at_s) {
+    QuotaState later = state;
+    BringForward(limit, &later, at_s * kSecond);
+    return cost <= AvailableOf(later);
+  };
+  // Room grows only at the edges of periods and when the count changes, and no more after all
+  // carried units have expired.
+  int64_t since_s = now_ns / kSecond;
   for (int64_t i = 1; i <= terms.carried_periods() + 1; ++i) {
     const int64_t edge_s = terms.Edge(state.period + i);
-    QuotaState later = state;
-    BringForward(limit, &later, edge_s * kSecond);
-    if (cost <= AvailableOf(later)) return edge_s * kSecond - now_ns;
+    for (const FormerCount& former : terms.spec().former) {
+      const int64_t at_s = former.until_s;
+      if (since_s < at_s && at_s < edge_s && passes_at(at_s)) return at_s * kSecond - now_ns;
+    }
+    if (passes_at(edge_s)) return edge_s * kSecond - now_ns;
+    since_s = edge_s;
   }
   return Decision::kNever;
 }
@@ -285,6 +367,20 @@ absl::Status AddTopUp(const Limit& limit, QuotaState* state, int64_t now_ns,
   return absl::OkStatus();
 }
 
+void BringQuotaForward(const Limit& limit, QuotaState* state, int64_t now_ns) {
+  BringForward(limit, state, now_ns);
+}
+
+void ResetQuota(const Limit& limit, QuotaState* state, int64_t now_ns) {
+  BringForward(limit, state, now_ns);
+  state->base.spent = 0;
+  state->used = 0;
+  state->events = 0;
+  // Otherwise a refund of later usage would give back units that were spent before.
+  for (QuotaGrant& grant : state->carried) Settle(&grant);
+  for (QuotaTopUp& top_up : state->top_ups) Settle(&top_up);
+}
+
 QuotaStatus StatusOfQuota(const Limit& limit, QuotaState state, int64_t now_ns) {
   using Kind = QuotaStatus::Kind;
   BringForward(limit, &state, now_ns);
@@ -317,6 +413,7 @@ namespace {
 
 constexpr int kUnitBytes = 7;  // below 2^53
 constexpr int kInstantBytes = 5;
+constexpr int kHasCount = 0x80;  // in the byte of the soft events
 
 void Put(std::string* bytes, int64_t value, int width) {
   for (int i = width - 1; i >= 0; --i) *bytes += static_cast<char>(value >> (8 * i) & 0xff);
@@ -367,8 +464,10 @@ std::string PackQuota(const QuotaState& state) {
   Put(&bytes, state.end_s, kInstantBytes);
   Put(&bytes, state.limit, kUnitBytes);
   Put(&bytes, state.used, kUnitBytes);
-  Put(&bytes, state.events, 1);
+  const bool has_count = state.count != state.limit;
+  Put(&bytes, state.events | (has_count ? kHasCount : 0), 1);
   Put(&bytes, static_cast<int64_t>(state.carried.size()), 1);
+  if (has_count) Put(&bytes, state.count, kUnitBytes);
   PutGrant(&bytes, state.base);
   for (const QuotaGrant& grant : state.carried) PutGrant(&bytes, grant);
   for (const QuotaTopUp& top_up : state.top_ups) {
@@ -387,9 +486,12 @@ std::optional<QuotaState> UnpackQuota(std::string_view packed) {
   state.end_s = bytes.Number(kInstantBytes);
   state.limit = bytes.Number(kUnitBytes);
   state.used = bytes.Number(kUnitBytes);
-  state.events = static_cast<uint8_t>(bytes.Number(1));
+  const int64_t flags = bytes.Number(1);
+  state.events = static_cast<uint8_t>(flags & ~kHasCount);
   const int64_t ages = bytes.Number(1);
-  if (state.period == 0 || state.limit > Limit::kMaxQuotaCount || state.used > kMostUsed ||
+  state.count = (flags & kHasCount) == 0 ? state.limit : bytes.Number(kUnitBytes);
+  if (state.period == 0 || state.limit > Limit::kMaxQuotaCount ||
+      state.count > Limit::kMaxQuotaCount || state.used > kMostUsed ||
       ages > QuotaTerms::kMostPeriods) {
     return std::nullopt;
   }

@@ -2,9 +2,17 @@
 //
 // Every function first brings the state forward to `now`, in closed form over any number of missed
 // periods: the rest of the base becomes a carried grant, carried grants grow older and expire, each
-// missed period leaves a whole base to carry, and the base is granted anew. If the limit has grown
-// since the base was granted, its share of the rest of the period is added at once; a smaller limit
+// missed period leaves a whole base to carry, and the base is granted anew. If the count has grown
+// since the base was granted, its share of the rest of the period is added at once; a smaller count
 // counts from the next period on.
+//
+// When the count changes. The terms record former counts, each with the instant at which it ended:
+// then a period has the count that was in force when it began, and the share of each larger one
+// from its instant on, whether or not a call was made in it. A state that was written with a count
+// that the terms do not record at its time is of another quota of the same id, such as that of
+// another tier, and the change has no known instant: it counts from this call on. The periods that
+// were missed then have the count that wrote the state, and this one begins with the smaller count
+// of both.
 #ifndef TIDEGATE_SRC_QUOTAS_STEP_H_
 #define TIDEGATE_SRC_QUOTAS_STEP_H_
 
@@ -35,6 +43,11 @@ int64_t RefundQuota(const Limit& limit, QuotaState* state, int64_t now_ns, int64
 // Adds a top-up. The error says what is wrong with it; the state is then unchanged.
 absl::Status AddTopUp(const Limit& limit, QuotaState* state, int64_t now_ns,
                       const QuotaTopUp& top_up);
+// Brings the state forward, for a caller that is about to change the count.
+void BringQuotaForward(const Limit& limit, QuotaState* state, int64_t now_ns);
+// Forgets the usage of the period. Carried and topped-up units stay as they are: those that are
+// spent stay spent.
+void ResetQuota(const Limit& limit, QuotaState* state, int64_t now_ns);
 QuotaStatus StatusOfQuota(const Limit& limit, QuotaState state, int64_t now_ns);
 
 // Charges units to the grants in the order of spending.

@@ -15,6 +15,7 @@ namespace tidegate {
 namespace {
 
 constexpr int64_t kDayS = 86'400;
+constexpr int64_t kYear10000 = 253'402'300'800;
 // The number of the period that begins 1970, so that all numbers are positive.
 constexpr int64_t kFirst = 10;
 
@@ -63,6 +64,26 @@ absl::Status Bad(std::string_view what, int64_t given, std::string_view accepted
       absl::StrCat(Absl(what), " is ", given, "; expected ", Absl(accepted)));
 }
 
+absl::Status CheckFormer(const std::vector<FormerCount>& former) {
+  if (former.size() > QuotaTerms::kMostFormer) {
+    return Bad("the number of former counts of a quota", static_cast<int64_t>(former.size()),
+               absl::StrCat("at most ", QuotaTerms::kMostFormer, ", the latest"));
+  }
+  int64_t after_s = 0;
+  for (const FormerCount& each : former) {
+    if (each.count < 0 || each.count > Limit::kMaxQuotaCount) {
+      return Bad("a former count of a quota", each.count,
+                 absl::StrCat("0 to ", Limit::kMaxQuotaCount));
+    }
+    if (each.until_s <= after_s || each.until_s >= kYear10000) {
+      return Bad("the instant at which a former count of a quota ended", each.until_s,
+                 "seconds since 1970, later than for the counts before it");
+    }
+    after_s = each.until_s;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const QuotaSpec& spec) {
   const Unit& unit = UnitOf(spec.period);
   const int most_day = unit.months > 0 ? 31 : unit.days;
@@ -87,7 +108,7 @@ absl::Status Check(const QuotaSpec& spec) {
     return Bad("the number of periods that the carried units of a quota last",
                spec.rollover_periods, absl::StrCat("1 to ", QuotaTerms::kMostPeriods));
   }
-  return absl::OkStatus();
+  return CheckFormer(spec.former);
 }
 
 }  // namespace
@@ -113,8 +134,7 @@ QuotaTerms::QuotaTerms(QuotaSpec spec) : spec_(std::move(spec)) {
   if (carries_ || spec_.first_prorated) {
     // The state is kept until carried units have expired, and at least a year: a key that comes
     // back as a new one loses the units that it would have carried.
-    const int64_t longest_days = UnitOf(spec_.period).nominal_days + 2;
-    kept_s_ = std::max<int64_t>(366, (spec_.rollover_periods + 1) * longest_days) * kDayS;
+    kept_s_ = std::max<int64_t>(366 * kDayS, (spec_.rollover_periods + 1) * longest_period_s());
   }
 }
 
@@ -163,11 +183,43 @@ int64_t QuotaTerms::CarriedOf(int64_t limit, int64_t left) const {
   return most;
 }
 
+int64_t QuotaTerms::CountAt(int64_t count, int64_t at_s) const {
+  for (const FormerCount& each : spec_.former) {
+    if (at_s < each.until_s) return each.count;
+  }
+  return count;
+}
+
+bool QuotaTerms::HadCount(int64_t count, int64_t had, int64_t end_s) const {
+  int64_t since_s = 0;
+  for (const FormerCount& each : spec_.former) {
+    if (each.count == had && since_s < end_s && each.until_s > end_s - longest_period_s()) {
+      return true;
+    }
+    since_s = each.until_s;
+  }
+  return count == had && since_s < end_s;
+}
+
+int64_t QuotaTerms::longest_period_s() const {
+  return (UnitOf(spec_.period).nominal_days + 2) * kDayS;
+}
+
 int64_t QuotaTerms::nominal_period_ns() const {
   return UnitOf(spec_.period).nominal_days * kDayS * 1'000'000'000;
 }
 
 std::string QuotaTerms::TextOf(int64_t count) const {
+  std::string text = NameOf(count);
+  for (const FormerCount& each : spec_.former) {
+    absl::StrAppend(&text, " was ", each.count, " until ",
+                    absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::FromUnixSeconds(each.until_s),
+                                     absl::UTCTimeZone()));
+  }
+  return text;
+}
+
+std::string QuotaTerms::NameOf(int64_t count) const {
   std::string text = absl::StrCat("quota ", count, "/", Absl(UnitOf(spec_.period).name));
   if (spec_.anchor_month != 1) {
     absl::StrAppend(&text, " anchor ", spec_.anchor_month, "-", spec_.anchor_day);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/text.h"
+#include "quotas/parse.h"
 #include "rules/circle.h"
 #include "rules/endpoint.h"
 #include "rules/network.h"
@@ -63,7 +64,7 @@ class RuleCompiler {
            uint32_t dimension, bool wins_ties,
            const std::function<std::string(uint32_t)>& describe);
   RuleSet::LimitRange AddLimits(const std::string& where, uint32_t rule,
-                                const std::vector<Limit>& limits);
+                                const std::vector<Limit>& limits, size_t tier = 0);
   // Adds what the rule's reserve leaves of `limits` to requests of this priority.
   RuleSet::LimitRange AddLeft(const std::string& where, uint32_t rule,
                               const std::vector<Limit>& limits, Priority priority);
@@ -343,39 +344,38 @@ void RuleCompiler::Put(Index& index, const std::string& where, const Condition& 
 
 // The id of a limit comes from its rule, so that usage stays when the limit's number changes.
 RuleSet::LimitRange RuleCompiler::AddLimits(const std::string& where, uint32_t number,
-                                            const std::vector<Limit>& limits) {
+                                            const std::vector<Limit>& limits, size_t tier) {
   const Rule& rule = set_->rules_[number];
-  std::string text = absl::StrCat(number);
+  // The quotas of two tiers may be equal now and have had other counts before.
+  std::string text = absl::StrCat(number, " ", HasQuota(limits) ? tier : 0);
   std::vector<Limit> named;
   for (const Limit& limit : limits) {
     LimitSpec spec = limit.spec();
     spec.rule = spec.name = rule.id;
-    if (limits.size() > 1) absl::StrAppend(&spec.name, ":", limit.ToString());
+    if (limits.size() > 1) absl::StrAppend(&spec.name, ":", limit.name());
     spec.id = absl::StrCat(CounterOf(number), " by ", absl::StrJoin(rule.by, "+"));
     spec.carry_over = rule.carry_over;
     auto own = Limit::Create(std::move(spec));
     if (!own.ok()) {
-      const bool by_itself = rule.carry_over == CarryOver::kUnits;
-      Add(by_itself ? where : where + ".carry_over", std::string(own.status().message()));
+      const char* part = rule.carry_over == CarryOver::kUnits ? "" : ".carry_over";
+      Add(where + part, std::string(own.status().message()));
       return {};
     }
     for (const Limit& other : named) {
-      if (other.algorithm() == own->algorithm() && other.identity() == own->identity()) {
-        Add(where, absl::StrCat("has the limits ", other.ToString(), " and ", own->ToString(),
-                                ", of one period and one algorithm; expected one of them"));
-      }
+      if (other.algorithm() != own->algorithm() || other.identity() != own->identity()) continue;
+      Add(where, absl::StrCat("has the limits ", other.ToString(), " and ", own->ToString(),
+                              ", of one period and one algorithm; expected one of them"));
     }
     absl::StrAppend(&text, ";", Absl(AlgorithmName(own->algorithm())), " ", own->ToString(),
                     own->shadow() ? " in shadow" : "");
     named.push_back(*std::move(own));
   }
   const auto [known, is_new] = known_limits_.try_emplace(std::move(text));
-  if (is_new) {
-    known->second = {static_cast<uint32_t>(set_->limits_.size()),
-                     static_cast<uint32_t>(named.size())};
-    set_->limits_.insert(set_->limits_.end(), named.begin(), named.end());
-    set_->limit_rules_.resize(set_->limits_.size(), number);
-  }
+  if (!is_new) return known->second;
+  std::vector<Limit>& all = set_->limits_;
+  known->second = {static_cast<uint32_t>(all.size()), static_cast<uint32_t>(named.size())};
+  all.insert(all.end(), named.begin(), named.end());
+  set_->limit_rules_.resize(all.size(), number);
   return known->second;
 }
 
@@ -391,7 +391,7 @@ std::string RuleCompiler::CounterOf(uint32_t number) const {
   for (const Rule& rule : set_->rules_) {
     if (counter_of(rule) != counter) continue;
     for (const TierLimits& limits : rule.limits) {
-      for (const Limit& limit : limits.limits) absl::StrAppend(&numbers, limit.ToString(), ";");
+      for (const Limit& limit : limits.limits) absl::StrAppend(&numbers, limit.name(), ";");
     }
   }
   // FNV-1a: the same in every process and version.
@@ -444,7 +444,7 @@ RuleSet::LimitRange RuleCompiler::AddLeft(const std::string& where, uint32_t num
     }
     spec.rule = rule.id;
     spec.name = rule.id + whom;
-    if (limits.size() > 1) absl::StrAppend(&spec.name, ":", limit.ToString());
+    if (limits.size() > 1) absl::StrAppend(&spec.name, ":", limit.name());
     spec.id = absl::StrCat(CounterOf(number), whom, " by ", absl::StrJoin(rule.by, "+"));
     spec.carry_over = rule.carry_over;
     auto own = Limit::Create(std::move(spec));
@@ -489,7 +489,7 @@ void RuleCompiler::ReadLimits(const std::string& where, uint32_t number) {
   for (const TierLimits* limits : of_tier) {
     if (limits == nullptr) limits = other;
     ranges.push_back(limits == nullptr ? RuleSet::LimitRange{}
-                                       : AddLimits(where, number, limits->limits));
+                                       : AddLimits(where, number, limits->limits, ranges.size()));
     auto& left = left_to.emplace_back();
     for (size_t i = 0; i < kPriorities && limits != nullptr; ++i) {
       left[i] = AddLeft(where, number, limits->limits, static_cast<Priority>(i));

@@ -29,11 +29,13 @@ class MemoryCells final : public MemoryStore {
   Decision ChargeUpTo(const Charge& charge, const Moment& moment) override;
   int64_t Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
+  void Forget(const Charge& charge, const Moment& moment) override;
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
   int64_t Extend(absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment) override;
   absl::Status Accepts(const Limit&) const override { return absl::OkStatus(); }
   absl::StatusOr<QuotaStatus> StatusOf(const Charge& charge, const Moment& moment) override;
   absl::Status TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment) override;
+  absl::Status BringForward(const Charge& charge, const Moment& moment) override;
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   StoreStats stats() const override;
   void Clear() override;
@@ -49,6 +51,7 @@ class MemoryCells final : public MemoryStore {
   Decision PeekAtQuota(const Charge& charge, const Fingerprint& key, const Moment& moment);
   Decision ChargeQuotaUpTo(const Charge& charge, const Fingerprint& key, const Moment& moment);
   int64_t RefundToQuota(const Charge& charge, const Fingerprint& key, const Moment& moment);
+  void ResetQuota(const Charge& charge, const Moment& moment);
   __attribute__((always_inline)) Gate::Pass Enter() { return Gate::Pass(gate_); }
   // The table that currently holds `key`. Call it within a pass.
   Table& TableOf(const Fingerprint& key) {

@@ -46,6 +46,19 @@ int64_t MemoryCells::RefundToQuota(const Charge& charge, const Fingerprint& key,
   return QuotaCalls::Refund(At(*quotas_, key, charge, moment), charge, moment);
 }
 
+void MemoryCells::ResetQuota(const Charge& charge, const Moment& moment) {
+  const Gate::Pass pass(gate_);
+  const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
+  QuotaCalls::Reset(At(*quotas_, key, charge, moment), charge, moment);
+}
+
+absl::Status MemoryCells::BringForward(const Charge& charge, const Moment& moment) {
+  const Gate::Pass pass(gate_);
+  const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
+  QuotaCalls::BringForward(At(*quotas_, key, charge, moment), charge, moment);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<QuotaStatus> MemoryCells::StatusOf(const Charge& charge, const Moment& moment) {
   const Gate::Pass pass(gate_);
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);

@@ -155,7 +155,15 @@ int64_t MemoryCells::Refund(const Charge& charge, const Moment& moment) {
   return units;
 }
 
-void MemoryCells::Reset(const Charge& charge, const Moment&) {
+void MemoryCells::Reset(const Charge& charge, const Moment& moment) {
+  if (charge.limit->limit.quota() != nullptr) {
+    ResetQuota(charge, moment);
+  } else {
+    Forget(charge, moment);
+  }
+}
+
+void MemoryCells::Forget(const Charge& charge, const Moment&) {
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
   if (IsLog(charge.limit->limit.algorithm())) {
     const Gate::Pass pass(gate_);

@@ -28,10 +28,12 @@ class ShmCells final : public ShmStore {
   Decision ChargeUpTo(const Charge& charge, const Moment& moment) override;
   int64_t Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
+  void Forget(const Charge& charge, const Moment& moment) override;
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
   int64_t Extend(absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment) override;
   absl::StatusOr<QuotaStatus> StatusOf(const Charge& charge, const Moment& moment) override;
   absl::Status TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment) override;
+  absl::Status BringForward(const Charge& charge, const Moment& moment) override;
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   ClockShift clock_shift() const override;
   StoreStats stats() const override;
@@ -65,6 +67,7 @@ class ShmCells final : public ShmStore {
   Decision ChargeQuotaUpTo(const Charge& charge, const Moment& moment);
   int64_t RefundToQuota(const Charge& charge, const Moment& moment);
   void ResetQuota(const Charge& charge, const Moment& moment);
+  void ForgetQuota(const Charge& charge, const Moment& moment);
 
   const std::string path_;
   ShmHeader* const header_;

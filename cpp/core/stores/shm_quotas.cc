@@ -33,7 +33,17 @@ int64_t ShmCells::RefundToQuota(const Charge& charge, const Moment& moment) {
 }
 
 void ShmCells::ResetQuota(const Charge& charge, const Moment& moment) {
-  WithQuota(charge, moment, [&](QuotaCells quota) { quota.Reset(); });
+  WithQuota(charge, moment, [&](QuotaCells quota) { QuotaCalls::Reset(quota, charge, moment); });
+}
+
+absl::Status ShmCells::BringForward(const Charge& charge, const Moment& moment) {
+  WithQuota(charge, moment,
+            [&](QuotaCells quota) { QuotaCalls::BringForward(quota, charge, moment); });
+  return absl::OkStatus();
+}
+
+void ShmCells::ForgetQuota(const Charge& charge, const Moment& moment) {
+  WithQuota(charge, moment, [&](QuotaCells quota) { quota.Forget(); });
 }
 
 absl::StatusOr<QuotaStatus> ShmCells::StatusOf(const Charge& charge, const Moment& moment) {

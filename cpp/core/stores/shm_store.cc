@@ -164,12 +164,20 @@ int64_t ShmCells::Refund(const Charge& charge, const Moment& moment) {
 }
 
 void ShmCells::Reset(const Charge& charge, const Moment& moment) {
+  if (charge.limit->limit.quota() != nullptr) {
+    ResetQuota(charge, moment);
+  } else {
+    Forget(charge, moment);
+  }
+}
+
+void ShmCells::Forget(const Charge& charge, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
   if (HasCell(limit.algorithm())) {
     CellCalls::ResetState(*this, key);
   } else if (!IsLog(limit.algorithm())) {
-    ResetQuota(charge, moment);
+    ForgetQuota(charge, moment);
   } else {
     LogCells(table_, limit, key, [](const Table::Entry&) {}).Reset();
   }

@@ -99,6 +99,8 @@ absl::Status Store::TopUp(const Charge&, const QuotaTopUp&, const Moment&) {
   return NoQuotas(*this);
 }
 
+absl::Status Store::BringForward(const Charge&, const Moment&) { return NoQuotas(*this); }
+
 Decision Store::PeekAll(absl::Span<const Charge> plan, const Moment& moment, Outcomes* outcomes) {
   if (outcomes != nullptr) outcomes->clear();
   PlanVerdict verdict;
@@ -168,6 +170,9 @@ std::optional<Decision> Store::Submit(Op op, absl::Span<const Charge> plan, int6
       return ChargeAllUpTo(plan, moment);
     case Op::kReset:
       for (const Charge& charge : plan) Reset(charge, moment);
+      break;
+    case Op::kForget:
+      for (const Charge& charge : plan) Forget(charge, moment);
       break;
     default:
       GiveBack(op, plan, admitted_ns, moment);

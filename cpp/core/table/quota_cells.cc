@@ -165,7 +165,7 @@ void QuotaCells::Update(absl::FunctionRef<bool(QuotaState&)> work) {
   }
 }
 
-void QuotaCells::Reset() {
+void QuotaCells::Forget() {
   Table::Slot head;
   while (table_.Find(key_, &head) && head.state.w0 != 0) {
     if (!Table::Replace(head, {0, key_.lo})) continue;

@@ -37,7 +37,7 @@ class QuotaCells {
 
   QuotaState Read() const;
   void Update(absl::FunctionRef<bool(QuotaState&)> work);
-  void Reset();
+  void Forget();
 
  private:
   // The head, and the state that it points to.

@@ -48,6 +48,7 @@ constexpr bool IsLog(Algorithm a) {
 }
 
 class QuotaTerms;
+struct FormerCount;
 
 // The usage that stays when the number of a limit with an id changes.
 enum class CarryOver : uint8_t {
@@ -89,6 +90,8 @@ class Limit {
   // rule(), and may be empty.
   static Limit Unlimited(std::string rule);
 
+  // Returns the same quota with the former counts, which are valid.
+  Limit WithFormer(std::vector<FormerCount> former) const;
   // Returns the same limit with `rule`, which may be empty, as its rule().
   Limit WithRule(std::string rule) const;
 

@@ -65,7 +65,9 @@ class Limiter {
   // nowhere else; a log forgets exactly those units. Without it, units that the fallback of a
   // shared store counts for the key are taken back there, and only the rest in the shared store.
   void Refund(std::string_view key, int64_t cost = 1, const Decision* hit = nullptr);
+  // Forgets the usage; carried and topped-up units of a quota stay. Forget() forgets these too.
   void Reset(std::string_view key);
+  void Forget(std::string_view key);
   // Ends the leases that `hit` took. If the only limit is a sliding log, takes back its charge.
   void Release(std::string_view key, int64_t cost, const Decision& hit);
   // Extends the leases that `hit` took to a whole period from now, and takes those that have ended
@@ -76,6 +78,8 @@ class Limiter {
   // extra units. Both are errors for other limits.
   absl::StatusOr<QuotaStatus> StatusOf(size_t quota, std::string_view key);
   absl::Status TopUp(size_t quota, std::string_view key, const QuotaTopUp& top_up);
+  // Records what a key has of the quotas at this instant, for a caller that changes a quota now.
+  absl::Status BringForward(std::string_view key);
   // The soft events of the quotas since the last call, with the index of their limit.
   std::vector<std::pair<size_t, QuotaEvents::Event>> TakeEvents();
   // Hits each key in order. `costs` is empty (one each) or as long as `keys`.

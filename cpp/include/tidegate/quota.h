@@ -28,6 +28,13 @@ namespace tidegate {
 
 enum class QuotaPeriod : uint8_t { kDay, kWeek, kMonth, kQuarter, kYear };
 
+// A count that a quota had: until an instant, and since the instant of the one before it.
+struct FormerCount {
+  int64_t count = 0;
+  int64_t until_s = 0;
+  friend bool operator==(const FormerCount&, const FormerCount&) = default;
+};
+
 struct QuotaSpec {
   QuotaPeriod period = QuotaPeriod::kMonth;
   // Periods begin at local midnight of this day of the month (the last day of a shorter month) or
@@ -41,6 +48,9 @@ struct QuotaSpec {
   std::optional<int> rollover_percent;  // percentage of the limit
   int rollover_periods = 1;             // how many periods carried units last
   bool first_prorated = false;          // a new key gets only the share of the period that is left
+  // The counts before the present one, the oldest first. They decide about the parts of periods in
+  // which a key had no call.
+  std::vector<FormerCount> former;
 };
 
 // A validated QuotaSpec with its calendar. Immutable.
@@ -48,6 +58,7 @@ class QuotaTerms {
  public:
   static constexpr int kMostPeriods = 12;  // the most periods that carried units may last
   static constexpr int kMostTopUps = 16;   // the most top-ups of one key at a time
+  static constexpr int kMostFormer = 16;   // the most former counts
 
   struct Period {
     int64_t index = 0;  // consecutive periods have consecutive numbers from 1 up
@@ -67,12 +78,22 @@ class QuotaTerms {
   int carried_periods() const { return carries_ ? spec_.rollover_periods : 0; }
   // How many of the `left` units of a period with the limit `limit` are carried.
   int64_t CarriedOf(int64_t limit, int64_t left) const;
+  // The count in force at an instant, where `count` is in force now.
+  int64_t CountAt(int64_t count, int64_t at_s) const;
+  // Whether the quota had the count `had` in the period that ended at `end_s`: otherwise another
+  // quota of the same id wrote it.
+  bool HadCount(int64_t count, int64_t had, int64_t end_s) const;
+
   // How long after its period the state of an idle key is kept. After that the key is a new key.
   int64_t kept_s() const { return kept_s_; }
 
   int64_t nominal_period_ns() const;
+  // No period is longer.
+  int64_t longest_period_s() const;
   // The text "quota COUNT/month ...", which Limit::Parse() reads.
   std::string TextOf(int64_t count) const;
+  // The same text without former counts, so that a name stays when the count changes.
+  std::string NameOf(int64_t count) const;
 
  private:
   explicit QuotaTerms(QuotaSpec spec);
@@ -108,7 +129,8 @@ struct QuotaTopUp : QuotaGrant {
 struct QuotaState {
   int64_t period = 0;
   int64_t end_s = 0;   // the end of the period
-  int64_t limit = 0;   // the largest limit that the base was granted for
+  int64_t limit = 0;   // the largest count that the base was granted for
+  int64_t count = 0;   // the count in force when the state was written
   int64_t used = 0;    // units charged in the period
   uint8_t events = 0;  // the soft events that happened in the period, as bits of kQuotaEvents
   QuotaGrant base;

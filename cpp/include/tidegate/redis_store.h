@@ -142,6 +142,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // taken back there, and only the rest in Redis. Returns the cost.
   int64_t Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
+  void Forget(const Charge& charge, const Moment& moment) override;
   // Only in Redis, like GiveBack().
   void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override;
   // Only in Redis; kNoInstant if the breaker is open.
@@ -152,6 +153,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // Both are errors while Redis does not answer: the fallback does not know what a key has.
   absl::StatusOr<QuotaStatus> StatusOf(const Charge& charge, const Moment& moment) override;
   absl::Status TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment) override;
+  absl::Status BringForward(const Charge& charge, const Moment& moment) override;
   Decision ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment) override;
   Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment,
                    Outcomes* outcomes) override;

@@ -94,13 +94,18 @@ class RuleLimiter {
   // Gives back what `hit`, a decision of this limiter for the same request and cost, charged,
   // without what load added to the cost.
   virtual void Refund(const Request& request, int64_t cost, const Decision* hit) const;
+  // Forgets the usage; carried and topped-up units of quotas stay. Forget() forgets these too.
   virtual void Reset(const Request& request) const;
+  virtual void Forget(const Request& request) const;
   // StatusOf() returns what a request's keys have of the quotas that apply to it. TopUp() gives
   // extra units of one of these quotas, by its name; an empty name stands for the only quota.
   virtual absl::StatusOr<std::vector<std::pair<const Limit*, QuotaStatus>>> StatusOf(
       const Request& request) const;
   virtual absl::Status TopUp(const Request& request, std::string_view quota,
                              const QuotaTopUp& top_up) const;
+  // Records what the request's keys have of its quotas at this instant, for a caller that is about
+  // to change its tier, or has just done so.
+  virtual absl::Status BringForward(const Request& request) const;
 
   // Whether a list of the rules lets the request pass, whatever they say.
   virtual bool IsOnAllowList(const Request& request) const;
@@ -137,6 +142,11 @@ class RuleLimiter {
 
   RuleLimiter(std::shared_ptr<const RuleSet> rules, std::shared_ptr<TimedStore> store,
               std::vector<BoundLimit> bound, const RuleLimiter* before);
+
+  // The limits of `rules`. A quota whose count differs from that in the rules before records that
+  // count, which ends now, unless the rules say when it ended.
+  static std::vector<Limit> LimitsAfter(const RuleLimiter* before, const RuleSet& rules,
+                                        const TimedStore& store);
 
   // What load adds to costs: a random rounding, as for a hit; the most it can; or nothing.
   enum class Load : uint8_t { kDrawn, kMost, kNone };

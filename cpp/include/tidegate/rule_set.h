@@ -202,6 +202,9 @@ class RuleSet {
   const std::vector<Limit>& limits() const { return limits_; }
   // The number of the rule that has the limit of this number.
   uint32_t RuleOf(uint32_t limit) const { return limit_rules_[limit]; }
+  const std::vector<std::string>& tiers() const { return tiers_; }
+  // The limits of a rule for each of tiers(), and last those of requests without a tier.
+  const std::vector<LimitRange>& LimitsByTier(uint32_t rule) const { return tier_limits_[rule]; }
   const std::vector<ListEntry>& lists() const { return lists_; }
   size_t overrides() const;
   // Whether it has so many parts that a thread of its own frees it.

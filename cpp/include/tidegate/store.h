@@ -60,7 +60,7 @@ enum class Verdict : uint8_t { kRefused, kAllowed, kUnconfirmed };
 // an allowed one, even if the plan was refused and nothing was charged.
 using Outcomes = absl::InlinedVector<Decision, 4>;
 
-enum class Op : uint8_t { kHit, kPeek, kRefund, kRelease, kReset, kChargeUpTo, kExtend };
+enum class Op : uint8_t { kHit, kPeek, kRefund, kRelease, kReset, kChargeUpTo, kExtend, kForget };
 inline bool IsDecision(Op op) { return op == Op::kHit || op == Op::kPeek || op == Op::kChargeUpTo; }
 
 struct StoreStats {
@@ -103,7 +103,11 @@ class Store {
   // Returns how many units the store took back, as far as it knows: fewer than the cost if fewer
   // were charged. A part of a unit in a bucket counts as one.
   virtual int64_t Refund(const Charge& charge, const Moment& moment) = 0;
+  // Forgets the usage. What a key has of a quota beyond that stays: carried and topped-up units.
   virtual void Reset(const Charge& charge, const Moment& moment) = 0;
+  // Forgets all that the store has of the key, also what was bought. The default is for stores
+  // without quotas.
+  virtual void Forget(const Charge& charge, const Moment& moment) { Reset(charge, moment); }
   // Ends the lease that a Hit at `admitted_ns` took; for concurrency limits.
   virtual void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) = 0;
 
@@ -113,10 +117,12 @@ class Store {
   // answer. The default extends nothing.
   virtual int64_t Extend(absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment);
 
-  // StatusOf() returns what a key has of a quota; TopUp() gives it extra units. By default both are
-  // errors, since Accepts() refuses quotas. The cost of the charge has no meaning.
+  // StatusOf() returns what a key has of a quota; TopUp() gives it extra units; BringForward()
+  // records what it has at this instant, which a change of the count then leaves as it is. By
+  // default all are errors, since Accepts() refuses quotas. The cost of the charge has no meaning.
   virtual absl::StatusOr<QuotaStatus> StatusOf(const Charge& charge, const Moment& moment);
   virtual absl::Status TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment);
+  virtual absl::Status BringForward(const Charge& charge, const Moment& moment);
 
   // Charges as much of the cost as there is room for and refuses nothing; Decision::charged is the
   // amount. The default peeks at the room, charges that much, and repeats this if another caller

@@ -141,6 +141,11 @@ Limit Make(const py::object& limit, const py::object& period, const py::object& 
   return ValueOrThrow(Limit::Create(std::move(spec)));
 }
 
+// Whether a name was given that is not the limit's text.
+bool HasName(const Limit& limit) {
+  return !limit.spec().name.empty() && limit.name() != limit.ToString();
+}
+
 // Raises the error for arguments that Make() does not accept.
 std::shared_ptr<Limit> RefuseArguments(const py::args& args, const py::kwargs& options) {
   std::string given = py::repr(args).cast<std::string>();
@@ -208,7 +213,7 @@ void RegisterLimit(py::module_& m) {
              if (l.algorithm() != Algorithm::kTokenBucket && l.quota() == nullptr) {
                text += ", algorithm='" + std::string(AlgorithmName(l.algorithm())) + "'";
              }
-             if (l.name() != l.ToString()) {
+             if (HasName(l)) {
                text += ", name=" + py::repr(py::str(l.name())).cast<std::string>();
              }
              if (!l.id().empty()) text += ", id=" + py::repr(py::str(l.id())).cast<std::string>();
@@ -229,7 +234,7 @@ void RegisterLimit(py::module_& m) {
       .def("__reduce__", [](const py::object& self) {
         const auto& l = self.cast<const Limit&>();
         py::object name = py::none();
-        if (l.name() != l.ToString()) name = py::str(l.name());
+        if (HasName(l)) name = py::str(l.name());
         py::object rule = py::none();
         if (l.rule() != l.name()) rule = py::str(l.rule());
         return py::make_tuple(py::module_::import("tidegate.limiter.limit").attr("_restore"),

@@ -306,6 +306,7 @@ void RegisterLimiter(py::module_& m) {
   m.attr("REFUND") = static_cast<int>(Op::kRefund);
   m.attr("RELEASE") = static_cast<int>(Op::kRelease);
   m.attr("RESET") = static_cast<int>(Op::kReset);
+  m.attr("FORGET") = static_cast<int>(Op::kForget);
   m.attr("CHARGE_UP_TO") = static_cast<int>(Op::kChargeUpTo);
   py::options options;
   options.disable_function_signatures();  // those below are read by inspect.signature()
@@ -332,6 +333,14 @@ void RegisterLimiter(py::module_& m) {
             Limiter& l = Checked(self);
             const KeyView view = KeyFrom(key);
             Run(l, [&] { l.Reset(view.view()); });
+          },
+          py::arg("key"))
+      .def(
+          "forget",
+          [](PyLimiter& self, const py::object& key) {
+            Limiter& l = Checked(self);
+            const KeyView view = KeyFrom(key);
+            Run(l, [&] { l.Forget(view.view()); });
           },
           py::arg("key"))
       .def(

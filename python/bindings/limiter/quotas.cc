@@ -93,6 +93,13 @@ void TopUp(const py::object& object, size_t quota, const py::object& key, const 
   ThrowUnlessOk(Run(limiter, [&] { return limiter.TopUp(quota, view.view(), top_up); }));
 }
 
+void BringForward(const py::object& object, const py::object& key) {
+  Limiter& limiter = OpenLimiter(object);
+  KeyView view;
+  if (!view.Read(key.ptr())) throw py::error_already_set();
+  ThrowUnlessOk(Run(limiter, [&] { return limiter.BringForward(view.view()); }));
+}
+
 // (index of the limit, key, percent, used, available, resets) of each event.
 py::list TakeEvents(const py::object& object) {
   py::list result;
@@ -109,6 +116,7 @@ void RegisterQuotas(py::module_& m) {
   m.def("quota_status", &StatusOf, py::arg("limiter"), py::arg("quota"), py::arg("key"));
   m.def("quota_top_up", &TopUp, py::arg("limiter"), py::arg("quota"), py::arg("key"),
         py::arg("units"), py::arg("expires_s"), py::arg("priority"));
+  m.def("quota_bring_forward", &BringForward, py::arg("limiter"), py::arg("key"));
   m.def("take_quota_events", &TakeEvents, py::arg("limiter"));
 }
 

@@ -241,13 +241,25 @@ void Refund(const py::object& self, const py::dict& attributes, const py::object
   Run(rules.limiter(), [&] { rules.limiter().Refund(asked.request(), asked.cost(), hit); });
 }
 
-void Reset(const py::object& self, const py::dict& attributes) {
+void Reset(const py::object& self, const py::dict& attributes, int op) {
   const PyRuleLimiter& owner = Checked(self.ptr());
   const py::object bound = owner.bound;
   auto& rules = bound.cast<BoundRules&>();
   Asked asked(rules);
   asked.ReadAll(attributes);
-  Run(rules.limiter(), [&] { rules.limiter().Reset(asked.request()); });
+  const bool keeps_bought = static_cast<Op>(op) == Op::kReset;
+  Run(rules.limiter(), [&] {
+    keeps_bought ? rules.limiter().Reset(asked.request()) : rules.limiter().Forget(asked.request());
+  });
+}
+
+void BringForward(const py::object& self, const py::dict& attributes) {
+  const py::object bound = Checked(self.ptr()).bound;
+  auto& rules = bound.cast<BoundRules&>();
+  Asked asked(rules);
+  asked.ReadAll(attributes);
+  ThrowUnlessOk(
+      Run(rules.limiter(), [&] { return rules.limiter().BringForward(asked.request()); }));
 }
 
 // Begins `op`. Returns its decision, or None, if it is done at once; else a future of the loop.
@@ -434,7 +446,8 @@ void RegisterRuleLimiter(py::module_& m) {
       .def("_use", &Use, py::arg("rules"), py::arg("hidden"))
       .def_property_readonly("_bound", [](const PyRuleLimiter& self) { return self.bound; })
       .def("_refund", &Refund, py::arg("attributes"), py::arg("decision"))
-      .def("_reset", &Reset, py::arg("attributes"))
+      .def("_reset", &Reset, py::arg("attributes"), py::arg("op"))
+      .def("_bring_forward", &BringForward, py::arg("attributes"))
       .def("_begin", &Begin, py::arg("op"), py::arg("attributes"), py::arg("decision"),
            py::arg("loop"), py::arg("channel"))
       .def("_explain", &Explain, py::arg("attributes"))

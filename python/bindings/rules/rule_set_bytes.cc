@@ -47,6 +47,8 @@ class Writer {
       bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
     } else if constexpr (std::is_same_v<T, Limit>) {
       Write(value.spec());
+      // The terms of a quota are written as its text.
+      Write(value.quota() == nullptr ? std::string() : value.ToString());
     } else {
       EachField(value, [this](const auto&... fields) { (this->Write(fields), ...); });
     }
@@ -125,6 +127,12 @@ class Reader {
   void ReadLimit(std::vector<Limit>& limits) {
     LimitSpec spec;
     Read(spec);
+    std::string quota;
+    Read(quota);
+    if (!quota.empty()) {
+      const auto parsed = Limit::Parse(quota);
+      if (parsed.ok()) spec.quota = parsed->spec().quota;
+    }
     auto limit = Limit::Create(std::move(spec));
     is_good_ = is_good_ && limit.ok();
     if (is_good_) limits.push_back(*std::move(limit));

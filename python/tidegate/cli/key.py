@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidegate._core import RedisStore
+from tidegate._errors import StorageError
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.storage.visible import check_visible
 
@@ -34,6 +35,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
             "Django 'app' and 'project'; none for other middleware",
         )
         parser.set_defaults(run=run)
+    reset.add_argument(
+        "--everything",
+        action="store_true",
+        help="of a quota, delete top-ups and carried units too, which stay otherwise",
+    )
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -50,11 +56,29 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _reset(arguments: argparse.Namespace) -> int:
     limiter = _reached(arguments)
-    limiter.reset(arguments.key)
+    had = _units(limiter, arguments.key)
+    if arguments.everything:
+        limiter.forget(arguments.key)
+    else:
+        limiter.reset(arguments.key)
     if _is_unreachable(limiter.peek(arguments.key).degraded):
         return 1
-    print(f"{arguments.key} is reset")
+    print(f"{arguments.key} is reset{had}")
     return 0
+
+
+def _units(limiter: Limiter, key: str) -> str:
+    """What the key has of its quota, as a remark; empty if the limit is not a quota."""
+    if limiter.limits[0].algorithm != "quota":
+        return ""
+    try:
+        status = limiter.quota_status(key)
+    except StorageError:  # the caller reports it
+        return ""
+    return (
+        f"; before, it had {status.available} units left of {status.base} and {status.carried} "
+        f"carried and {status.topped_up} topped up, and {status.used} used"
+    )
 
 
 def _reached(arguments: argparse.Namespace) -> Limiter:

@@ -199,6 +199,15 @@ class Limiter(_core.Limiter):
             await loops.run(self, loops.RESET, key, 1)
             self._room.wake_first(key)
 
+    async def forget_async(self, key: Key) -> None:
+        """Like forget(), without blocking the event loop."""
+        loops = self._loops
+        if loops is None:
+            self.forget(key)
+        else:
+            await loops.run(self, loops.FORGET, key, 1)
+            self._room.wake_first(key)
+
     async def hit_many_async(self, keys: Any, costs: Any = None) -> Any:
         """Like hit_many(), without blocking the event loop: in a thread if the store may wait."""
         if self._loops is None:
@@ -229,8 +238,17 @@ class Limiter(_core.Limiter):
         self._room.wake_first(key)
 
     def reset(self, key: Key) -> None:
-        """Makes `key` as if it had never been charged."""
+        """Forgets what `key` has used.
+
+        A quota's units of this period are whole again. What the key has beyond them stays: the
+        top-ups and the carried units that are left.
+        """
         super().reset(key)
+        self._room.wake_first(key)
+
+    def forget(self, key: Key) -> None:
+        """Makes `key` a new key. Unlike reset(), deletes a quota's top-ups and carried units."""
+        super().forget(key)
         self._room.wake_first(key)
 
     def acquire(self, key: Key, cost: int = 1, timeout: float | None = 5.0) -> Decision:
@@ -338,6 +356,26 @@ class Limiter(_core.Limiter):
         import asyncio
 
         return await asyncio.to_thread(self.quota_status, key, quota=quota)
+
+    def bring_forward(self, key: Key) -> None:
+        """Records what `key` has of its quotas at this instant, and charges nothing.
+
+        It is for a key that changes to another quota of the same `id`: call it on the limiter of
+        the quota before, at the instant of the change, and then on that of the new quota. Otherwise
+        the change counts from the next call of the key that passes. Raises StorageError if Redis
+        does not answer.
+        """
+        _core.quota_bring_forward(self, key)
+        self._room.wake_first(key)
+
+    async def bring_forward_async(self, key: Key) -> None:
+        """Like bring_forward(), without blocking the event loop: in a thread if it may wait."""
+        if self._loops is None:
+            self.bring_forward(key)
+            return
+        import asyncio
+
+        await asyncio.to_thread(self.bring_forward, key)
 
     def top_up(
         self,

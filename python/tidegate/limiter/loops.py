@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Protocol
 from weakref import WeakKeyDictionary
 
 from tidegate import _core
-from tidegate._core import CHARGE_UP_TO, HIT, PEEK, REFUND, RELEASE, RESET
+from tidegate._core import CHARGE_UP_TO, FORGET, HIT, PEEK, REFUND, RELEASE, RESET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
             self, key: str | bytes, cost: int = 1, *, decision: Decision | None = None
         ) -> None: ...
         def reset(self, key: str | bytes) -> None: ...
+        def forget(self, key: str | bytes) -> None: ...
         def _release(self, key: str | bytes, cost: int, decision: Decision) -> None: ...
 
     Plan = _core.Plan
@@ -140,6 +141,8 @@ def _blocking(
         return functools.partial(limiter._release, key, cost, hit)
     if op == RESET:
         return functools.partial(limiter.reset, key)
+    if op == FORGET:
+        return functools.partial(limiter.forget, key)
     if op == REFUND:
         return functools.partial(limiter.refund, key, cost, decision=hit)
     if op == CHARGE_UP_TO:
@@ -177,7 +180,7 @@ async def run_rules(
     loop = asyncio.get_running_loop()
     channel = _channel_of(loop)
     if channel is None:
-        blocking: Callable[[], Any] = functools.partial(limiter._reset, attributes)
+        blocking: Callable[[], Any] = functools.partial(limiter._reset, attributes, op)
         if op in (HIT, PEEK):
             of_core = _core.RuleLimiter.check if op == HIT else _core.RuleLimiter.peek
             blocking = functools.partial(of_core, limiter, **attributes)
@@ -192,7 +195,7 @@ class AsyncBridge:
     """The calls that keep event loops free while a store decides."""
 
     HIT, PEEK, REFUND, RELEASE, RESET = HIT, PEEK, REFUND, RELEASE, RESET
-    CHARGE_UP_TO = CHARGE_UP_TO
+    CHARGE_UP_TO, FORGET = CHARGE_UP_TO, FORGET
     begin = staticmethod(begin)
     run = staticmethod(run)
     run_plan = staticmethod(run_plan)

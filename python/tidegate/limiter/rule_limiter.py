@@ -149,14 +149,28 @@ class RuleLimiter(_core.RuleLimiter):
         return None
 
     def reset(self, **attributes: Attribute) -> None:
-        """Forgets what the limits that apply to such a request have counted for its keys."""
-        self._reset(self._with_tier(attributes))
+        """Forgets what the keys of such a request have used of the limits that apply.
+
+        The top-ups and the carried units that are left of quotas stay; see Limiter.reset().
+        """
+        self._reset(self._with_tier(attributes), _core.RESET)
 
     async def reset_async(self, **attributes: Attribute) -> None:
         """Like reset(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.reset(**attributes)
         await self._await(_core.RESET, 1, attributes)
+        return None
+
+    def forget(self, **attributes: Attribute) -> None:
+        """Makes the keys of such a request new keys. Unlike reset(), deletes top-ups too."""
+        self._reset(self._with_tier(attributes), _core.FORGET)
+
+    async def forget_async(self, **attributes: Attribute) -> None:
+        """Like forget(), without blocking the event loop."""
+        if not self._storage.blocks:
+            return self.forget(**attributes)
+        await self._await(_core.FORGET, 1, attributes)
         return None
 
     def explain(self, *, cost: int = 1, **attributes: Attribute) -> Explanation:
@@ -187,6 +201,15 @@ class RuleLimiter(_core.RuleLimiter):
 
         quotas = self._quotas(self._with_tier(attributes))
         return {name: status_from(count, told) for name, count, told in quotas}
+
+    def bring_forward(self, **attributes: Attribute) -> None:
+        """Records what the keys of such a request have of its quotas at this instant.
+
+        Charges nothing. It is for a change of a tier: call it with the tier before, at the instant
+        of the change, and then with the new tier. Otherwise the change counts from the next
+        request that passes. Raises StorageError if Redis does not answer.
+        """
+        self._bring_forward(self._with_tier(attributes))
 
     def top_up(
         self,

@@ -49,6 +49,21 @@ def test_a_client_of_a_route_is_shown_and_unlocked(
     assert client.get("/").status_code == 200
 
 
+def test_a_reset_of_a_quota_leaves_top_ups(
+    storage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with tg.Limiter("quota 10/month", storage=storage) as limiter:
+        limiter.top_up("ada", 5)
+        assert limiter.hit("ada", 12)
+        reset = ["key", "reset", storage, "quota 10/month", "ada"]
+        assert main(reset) == 0
+        had = "before, it had 3 units left of 10 and 0 carried and 5 topped up, and 12 used"
+        assert capsys.readouterr().out == f"ada is reset; {had}\n"
+        assert limiter.quota_status("ada").available == 13
+        assert main([*reset, "--everything"]) == 0
+        assert limiter.quota_status("ada").available == 10
+
+
 @pytest.mark.parametrize(
     ("storage", "said"), [("memory://", "shm:// or redis://"), ("shm://no-such", "no-such")]
 )

@@ -38,11 +38,11 @@ def test_a_reset_unlocks_a_key_and_is_in_the_audit_log(any_service: AdminService
     body = {"attributes": ATTRIBUTES}
     assert any_service.ask("POST", "/ratelimit/reset", body, role="viewer").status_code == 403
     answer = any_service.ask("POST", "/ratelimit/reset", body, role="operator")
-    assert answer.json() == {"reset": [{"rule": "api", "key": "42"}]}
+    assert answer.json() == {"reset": [{"rule": "api", "key": "42"}], "quotas": {}}
     assert any_service.limiter.peek(**ATTRIBUTES).remaining == 10
     entry = any_service.audit()[-1]
     assert (entry["action"], entry["after"]) == ("counts.reset", [{"rule": "api", "key": "42"}])
-    assert entry["before"] == {"attributes": ATTRIBUTES}
+    assert entry["before"] == {"attributes": ATTRIBUTES, "everything": False, "quotas": {}}
 
 
 @pytest.mark.parametrize("path", ["/ratelimit/explain", "/ratelimit/reset"])

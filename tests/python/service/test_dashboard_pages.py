@@ -132,7 +132,13 @@ def test_a_key_is_explained_and_unlocked_by_an_operator(dashboard: DashboardServ
     assert viewer.post("/key/unlock", **ATTRIBUTES).status_code == 403
     assert not dashboard.limiter.peek(**ATTRIBUTES)
     operator = dashboard.browser("operator")
-    answer = operator.post("/key/unlock", **ATTRIBUTES)
+    asks = operator.post("/key/unlock", **ATTRIBUTES)
+    assert asks.status_code == 303
+    assert not dashboard.limiter.peek(**ATTRIBUTES)
+    asking = operator.get(asks.headers["location"][len("/dashboard") :]).text
+    assert "Forget the usage?" in asking
+    assert "Forget the usage?" not in viewer.get(asks.headers["location"][len("/dashboard") :]).text
+    answer = operator.post("/key/unlock", **ATTRIBUTES, confirmed="yes")
     assert answer.status_code == 303
     assert dashboard.limiter.peek(**ATTRIBUTES).remaining == 10
     assert "is unlocked" in operator.get(answer.headers["location"][len("/dashboard") :]).text

@@ -110,6 +110,48 @@ def test_the_audit_log_records_an_operator_s_top_up(dashboard: DashboardService)
     assert json.loads(after)["units"] == 50
 
 
+def test_unlocking_a_key_leaves_what_was_bought_and_records_what_it_took(
+    dashboard: DashboardService,
+) -> None:
+    dashboard.limiter.top_up({**ASKED}, 5_000)
+    assert dashboard.limiter.check(cost=103, **ASKED)
+    operator = dashboard.browser("operator")
+    shown = operator.ask("GET", "/key", params={**ASKED, "ask": "1"}).text
+    assert "103 used units are forgotten" in shown
+    assert operator.post("/key/unlock", **ASKED, confirmed="yes").status_code == 303
+    assert dashboard.limiter.quota_status(**ASKED)[QUOTA].available == 5_097
+    (said,) = dashboard.rows("select before from audit_log order by id desc limit 1")
+    took = json.loads(said[0])["quotas"][QUOTA]
+    assert took == {
+        "used": 103,
+        "base": 100,
+        "carried": 0,
+        "topped_up": 5_000,
+        "available": 4_997,
+    }
+
+
+def test_a_reset_deletes_top_ups_only_if_it_is_asked_to(dashboard: DashboardService) -> None:
+    dashboard.limiter.top_up({**ASKED}, 5_000)
+    body = {"attributes": ASKED}
+    for everything, left in ((False, 5_100), (True, 100)):
+        answer = dashboard.ask(
+            "POST", "/ratelimit/reset", {**body, "everything": everything}, role="operator"
+        )
+        assert answer.json()["quotas"][QUOTA]["topped_up"] == 5_000
+        assert dashboard.limiter.quota_status(**ASKED)[QUOTA].available == left
+
+
+def test_the_change_of_a_tier_counts_from_its_instant(dashboard: DashboardService) -> None:
+    before = dashboard.limiter.quota_status(**ASKED)[QUOTA]
+    answer = dashboard.ask("PUT", "/users/42", {"tier": "premium"}, role="operator")
+    assert answer.status_code == 200
+    asked = {**ASKED, "tier": "premium"}
+    (upgraded,) = dashboard.limiter.quota_status(**asked).values()
+    assert before.available == 100
+    assert 100 < upgraded.available < 400
+
+
 @pytest.mark.parametrize(
     ("form", "status"),
     [

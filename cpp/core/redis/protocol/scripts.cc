@@ -9,6 +9,7 @@
 #include "redis/lua.inc"
 #include "redis/protocol/digest.h"
 #include "redis/protocol/keys.h"
+#include "redis/protocol/quota_terms.h"
 #include "redis/protocol/words.h"
 #include "tidegate/step.h"
 
@@ -78,29 +79,21 @@ std::string ShadowsOf(absl::Span<const Charge> plan) {
   return shadows;
 }
 
+// Whether all keys of the request are deleted. A reset keeps what a quota has beyond its usage.
+bool IsDeletion(const Request& request) {
+  const auto is_quota = [](const Charge& charge) { return charge.limit->limit.quota() != nullptr; };
+  return request.op == "forget" ||
+         (request.op == "reset" &&
+          std::none_of(request.plan.begin(), request.plan.end(), is_quota));
+}
+
 // The arguments that the head of lua/quota.lua lists.
 void AppendQuota(Words* words, const Request& request, const Charge& charge) {
   const Limit& limit = charge.limit->limit;
-  const QuotaTerms& terms = *limit.quota();
-  const auto now_ns = request.server_time ? request.host_ns : request.now_ns;
-  // The server's clock may be in a period before or after this host's.
-  constexpr int64_t kBeside = 2;
-  const int64_t first = std::max<int64_t>(1, terms.PeriodAt(now_ns / kSecond).index - kBeside);
-  const int64_t edges = 2 * kBeside + terms.carried_periods() + 3;
-  std::string bytes;
-  const auto put = [&bytes](int64_t value, int width) {
-    for (int i = width - 1; i >= 0; --i) bytes += static_cast<char>(value >> (8 * i) & 0xff);
-  };
-  put(first, 4);
-  put(terms.kept_s(), 5);
-  put(terms.carried_periods(), 1);
-  put(terms.spec().rollover.value_or(Limit::kMaxCount), 7);
-  put(terms.spec().rollover_percent.value_or(100), 1);
-  put(terms.spec().first_prorated ? 1 : 0, 1);
-  for (int64_t i = 0; i < edges; ++i) put(terms.Edge(first + i) + (int64_t{1} << 33), 5);
+  const int64_t now_ns = request.server_time ? request.host_ns : request.now_ns;
   words->Add(limit.count());
   words->Add(std::min(charge.cost, Limit::kMaxCount));
-  words->Add(bytes);
+  words->Add(TermsFor(*limit.quota(), now_ns / kSecond));
 }
 
 void AppendLimit(Words* words, const Request& request, const Charge& charge) {
@@ -278,7 +271,7 @@ std::string Scripts::Command(const Request& request, Form form, bool by_text) co
     }
     return words.Finish();
   }
-  if (request.op == "reset") {
+  if (IsDeletion(request)) {
     Words words;
     words.Add("DEL");
     for (const Charge& charge : request.plan) words.Add(RedisKey(*charge.limit, charge.key));
@@ -402,8 +395,12 @@ absl::StatusOr<std::vector<Answer>> Scripts::ParseHits(const redisReply& reply, 
 }
 
 absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& request, Form form) {
-  if (request.op == "reset") {
+  if (IsDeletion(request)) {
     if (!IsInteger(reply)) return ForeignReply();
+    return Answer();
+  }
+  if (request.op == "reset") {
+    if (reply.type != REDIS_REPLY_ARRAY) return ForeignReply();
     return Answer();
   }
   if (form == Form::kFull) return ParseFull(reply, request);

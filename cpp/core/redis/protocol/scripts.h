@@ -31,7 +31,7 @@ struct Answer {
 };
 
 struct Request {
-  std::string_view op;  // an operation of lua/plan.lua, or reset
+  std::string_view op;  // an operation of lua/plan.lua, or forget
   absl::Span<const Charge> plan;
   bool server_time = true;
   int64_t now_ns = 0;       // unless server_time
@@ -47,7 +47,7 @@ enum class Form : uint8_t {
   kBucketHits,  // lua/bucket_hits.lua: independent hits of one limit and cost
   kFixedHits,   // lua/fixed_hits.lua: independent hits of any fixed windows
   kBucketPlan,  // lua/bucket_plan.lua
-  kFull,        // lua/plan.lua, and DEL for a reset
+  kFull,        // lua/plan.lua, and DEL where keys are forgotten
 };
 
 inline bool IsOfHits(Form form) { return form == Form::kBucketHits || form == Form::kFixedHits; }

@@ -51,4 +51,12 @@ absl::Status RedisStore::TopUp(const Charge& charge, const QuotaTopUp& top_up,
   return AddTopUp(charge.limit->limit, &answer->quotas[0], answer->now_ns, top_up);
 }
 
+absl::Status RedisStore::BringForward(const Charge& charge, const Moment& moment) {
+  redis::Request request = RequestFor(Op::kPeek, {&charge, 1}, kNoInstant, moment);
+  request.op = "bring_forward";
+  const auto answer = RunQuotaScript(request);
+  denied_->Forget(KeyOf(charge));
+  return answer.status();
+}
+
 }  // namespace tidegate

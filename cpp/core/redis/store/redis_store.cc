@@ -98,6 +98,11 @@ absl::StatusOr<Limit> ShareOf(const Limit& whole, double share) {
   spec.id = whole.id();
   spec.carry_over = whole.spec().carry_over;
   spec.quota = whole.spec().quota;
+  if (spec.quota != nullptr && !spec.quota->spec().former.empty()) {
+    QuotaSpec terms = spec.quota->spec();
+    for (FormerCount& former : terms.former) former.count = part(former.count);
+    spec.quota = *QuotaTerms::Create(std::move(terms));
+  }
   return Limit::Create(std::move(spec));
 }
 
@@ -157,7 +162,7 @@ Fingerprint RedisStore::KeyOf(const Charge& charge) const {
 redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                                       const Moment& moment) const {
   static constexpr std::string_view kNames[] = {"hit",   "peek",         "refund", "release",
-                                                "reset", "charge_up_to", "extend"};
+                                                "reset", "charge_up_to", "extend", "forget"};
   redis::Request request;
   request.op = kNames[static_cast<size_t>(op)];
   request.plan = plan;
@@ -275,9 +280,13 @@ bool RedisStore::Before(Op op, absl::Span<const Charge> plan, const Moment& mome
                         Decision* decision, Outcomes* outcomes) {
   if (!IsDecision(op)) {
     for (const Charge& charge : plan) denied_->Forget(KeyOf(charge));
-    if (op == Op::kReset && options_.on_error == OnError::kFallback) {
+    const bool is_reset = op == Op::kReset || op == Op::kForget;
+    if (is_reset && options_.on_error == OnError::kFallback) {
       const Moment local = FallbackMoment(moment, HostNowNs());
-      for (const Charge& charge : plan) fallback_->Reset(InFallback(charge), local);
+      for (const Charge& charge : plan) {
+        op == Op::kReset ? fallback_->Reset(InFallback(charge), local)
+                         : fallback_->Forget(InFallback(charge), local);
+      }
     }
   }
   return !breaker_->IsQuiet() && DecideByBreaker(op, plan, moment, decision, outcomes);
@@ -452,6 +461,9 @@ int64_t RedisStore::Extend(absl::Span<const Charge> plan, int64_t admitted_ns,
 }
 void RedisStore::Reset(const Charge& charge, const Moment& moment) {
   (void)Run(Op::kReset, {&charge, 1}, kNoInstant, moment, nullptr);
+}
+void RedisStore::Forget(const Charge& charge, const Moment& moment) {
+  (void)Run(Op::kForget, {&charge, 1}, kNoInstant, moment, nullptr);
 }
 
 absl::Status RedisStore::Ping() {

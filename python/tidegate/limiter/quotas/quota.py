@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from tidegate._core import Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.quotas.status import expiry_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Literal
     from zoneinfo import ZoneInfo
 
@@ -70,7 +72,9 @@ class Quota(Limit):
     `first_period` is ``"full"`` or ``"prorated"``; a prorated first period gives a new key only the
     share of the units for the rest of the period. `name`, `shadow` and `id` are those of Limit:
     with an `id`, a key keeps its units when the quota changes. A larger limit then adds its share
-    of the rest of the period at once; a smaller limit counts from the next period on.
+    of the rest of the period; a smaller limit counts from the next period on. `was` are the limits
+    before this one, the oldest first, each with the instant at which it ended (an aware datetime or
+    seconds since the epoch), so that the change counts from that instant for every key.
 
     Immutable. Raises ConfigurationError for invalid arguments, including a time zone that the
     system does not know.
@@ -88,6 +92,7 @@ class Quota(Limit):
         name: str | None = None,
         shadow: bool = False,
         id: str | None = None,
+        was: Iterable[tuple[int, dt.datetime | float]] = (),
     ) -> None:
         if limit is None:
             limit = 10_000
@@ -112,7 +117,29 @@ class Quota(Limit):
             parts.append(given._text())
         if first_period == "prorated":
             parts.append("first prorated")
+        parts += [_former(*each) for each in was]
         super().__init__(" ".join(parts), name=name, shadow=shadow, id=id)
+
+
+def _former(limit: int, until: dt.datetime | float) -> str:
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise ArgumentTypeError(
+            f"a limit that the quota was is {limit!r} of type {type(limit).__name__}; expected an "
+            "int"
+        )
+    what = "the instant at which a limit ended"
+    seconds = expiry_of(until, what)
+    if seconds is None:
+        raise ArgumentTypeError(
+            f"{what} is None; expected an aware datetime or seconds since the epoch"
+        )
+    try:
+        ended = dt.datetime.fromtimestamp(seconds, dt.timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        raise ConfigurationError(
+            f"{what} is {until!r}; expected one before the year 10000"
+        ) from None
+    return f"was {limit} until {ended:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _anchor(anchor: int | dt.date, period: str) -> str:

@@ -109,20 +109,20 @@ def instant_of(seconds: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(min(seconds, 253_402_300_799), dt.timezone.utc)
 
 
-def expiry_of(given: dt.datetime | float | None) -> int | None:
+def expiry_of(given: dt.datetime | float | None, what: str = "the expiry") -> int | None:
     """The seconds since the epoch at which a top-up expires, rounded down."""
     if given is None:
         return None
     if isinstance(given, dt.datetime):
         if given.tzinfo is None:
             raise ConfigurationError(
-                f"the expiry is {given!r} without a time zone; expected an aware datetime, or "
+                f"{what} is {given!r} without a time zone; expected an aware datetime, or "
                 "seconds since the epoch"
             )
         given = given.timestamp()
     if isinstance(given, bool) or not isinstance(given, (int, float)) or given != given:
         raise ArgumentTypeError(
-            f"the expiry is {given!r} of type {type(given).__name__}; expected an aware datetime, "
+            f"{what} is {given!r} of type {type(given).__name__}; expected an aware datetime, "
             "seconds since the epoch, or None"
         )
     return int(max(-1.0, min(given, 2.0**40)))

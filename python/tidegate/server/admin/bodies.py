@@ -46,6 +46,7 @@ __all__ = [
     "Token",
     "TokenText",
     "TopUp",
+    "UnitsBefore",
     "Unlock",
     "UpgradeRequest",
     "User",
@@ -276,11 +277,15 @@ class Asked(BaseModel):
 
 
 class ResetAsked(BaseModel):
-    """The attributes of a request, as check() takes them, whose counts are forgotten."""
+    """The attributes of a request, as check() takes them, whose usage is forgotten."""
 
     model_config = _example(attributes={"user": "42", "endpoint": "/api/posts"})
 
     attributes: Annotated[dict[AttributeName, str], Field(min_length=1, max_length=50)]
+    everything: bool = Field(
+        default=False,
+        description="Deletes top-ups and carried units of quotas too, which stay otherwise.",
+    )
 
 
 class Enforced(BaseModel):
@@ -316,10 +321,21 @@ class Explained(BaseModel):
     )
 
 
+class UnitsBefore(BaseModel):
+    """What a key had of a quota before it was reset."""
+
+    used: int
+    base: int
+    carried: int
+    topped_up: int
+    available: int
+
+
 class ResetRules(BaseModel):
-    """The rules and keys whose counts were forgotten."""
+    """The rules and keys whose usage was forgotten, and what the keys had of quotas before."""
 
     reset: list[dict[str, Optional[str]]]
+    quotas: dict[str, UnitsBefore]
 
 
 class Invalidation(BaseModel):

@@ -69,6 +69,11 @@ class Admin:
         self._on_change = on_change
 
     @property
+    def has_limiter(self) -> bool:
+        """Whether the service has a limiter."""
+        return self._limiter is not None
+
+    @property
     def limiter(self) -> RuleLimiter:
         """Returns the limiter. Raises ProblemError if the service has none."""
         if self._limiter is None:

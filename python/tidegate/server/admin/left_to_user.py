@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from tidegate._errors import StorageError
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -13,7 +16,16 @@ if TYPE_CHECKING:
     from tidegate.rules.model import Rule
     from tidegate.server.admin.context import Admin
 
-__all__ = ["QuotaOfUser", "enforced_on", "quota_as_json", "quotas_of", "rate_limits_of"]
+__all__ = [
+    "QuotaOfUser",
+    "bring_forward",
+    "enforced_on",
+    "quota_as_json",
+    "quotas_of",
+    "rate_limits_of",
+]
+
+log = logging.getLogger("tidegate")
 
 _MOST_RULES = 100
 
@@ -77,6 +89,22 @@ def quotas_of(admin: Admin, user: str, tier: Optional[str]) -> list[QuotaOfUser]
             if name in names  # quotas of other rules apply to the request too
         ]
     return found
+
+
+def bring_forward(admin: Admin, user: str, tier: Optional[str]) -> None:
+    """Records the present state of a user's quotas, right before or after the tier changes.
+
+    So the change counts from this instant, and not from the user's next request. If the storage
+    does not answer, the tier changes all the same.
+    """
+    if not admin.has_limiter:
+        return
+    try:
+        for rule, asked in _requests_of(admin, user, tier):
+            if _quotas_named(admin, rule, asked):
+                admin.limiter.bring_forward(**asked)
+    except StorageError as error:
+        log.warning("the change of a tier counts from the next request of %r: %s", user, error)
 
 
 def _requests_of(

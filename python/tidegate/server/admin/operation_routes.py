@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from fastapi import APIRouter
 
@@ -22,7 +22,10 @@ from tidegate.server.admin.problems import ProblemError
 from tidegate.server.anomalies.detector import Action
 from tidegate.server.enforcement import BLOCK_RULE
 
-__all__ = ["router"]
+if TYPE_CHECKING:
+    from tidegate.limiter.rule_limiter import RuleLimiter
+
+__all__ = ["explain", "reset", "router", "units_of"]
 
 router = APIRouter(route_class=AdminRoute, prefix="/v1/admin", tags=["operations"])
 
@@ -98,9 +101,10 @@ def _check_names(attributes: dict[str, str]) -> None:
 
 @router.post("/ratelimit/reset", openapi_extra=role("operator"), response_model=ResetRules)
 def reset(admin: TheAdmin, actor: AnActor, asked: ResetAsked) -> Any:
-    """Forgets what the rules that apply to a request have counted.
+    """Forgets what the keys of a request have used by the rules that apply to it.
 
-    The penalty of an anomaly of the same caller ends as well.
+    Top-ups and carried units of quotas stay, unless `everything` is true. The penalty of an anomaly
+    of the same caller ends as well.
     """
     _check_names(asked.attributes)
     attributes: dict[str, Any] = asked.attributes
@@ -110,16 +114,30 @@ def reset(admin: TheAdmin, actor: AnActor, asked: ResetAsked) -> Any:
         for each in limiter.explain(**attributes)
         if each.applies
     ]
+    quotas = units_of(limiter, attributes)
     penalty = admin.penalty_of(attributes)
+    before = {"attributes": attributes, "everything": asked.everything, "quotas": quotas}
     # The audit entry is written first: a count that was forgotten cannot be restored.
     with admin.database.change(actor) as change:
-        change.record("counts.reset", "counts", before={"attributes": attributes}, after=applied)
+        change.record("counts.reset", "counts", before=before, after=applied)
         if penalty is not None:
             change.record("anomaly.unlock", penalty.caller, before=penalty.said())
-    limiter.reset(**attributes)
+    if asked.everything:
+        limiter.forget(**attributes)
+    else:
+        limiter.reset(**attributes)
     if penalty is not None and admin.enforcement is not None:
         admin.enforcement.unlock(penalty.caller)
-    return {"reset": applied}
+    return {"reset": applied, "quotas": quotas}
+
+
+def units_of(limiter: RuleLimiter, attributes: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Returns the units that the keys of a request have of quotas. Raises StorageError."""
+    names = ("used", "base", "carried", "topped_up", "available")
+    statuses = limiter.quota_status(**attributes)
+    return {
+        quota: {name: getattr(status, name) for name in names} for quota, status in statuses.items()
+    }
 
 
 @router.post("/ratelimit/invalidate", openapi_extra=role("operator"), status_code=204)

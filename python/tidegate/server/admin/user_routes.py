@@ -25,6 +25,7 @@ from tidegate.server.admin.bodies import (
 )
 from tidegate.server.admin.context import Admin, AdminRoute, AnActor, TheAdmin, role
 from tidegate.server.admin.database import Change
+from tidegate.server.admin.left_to_user import bring_forward
 from tidegate.server.admin.problems import ProblemError
 from tidegate.server.admin.rule_edits import Proposal
 from tidegate.server.admin.rule_routes import tiers_of
@@ -76,6 +77,7 @@ def put_user(
     with admin.database.change(actor, of_rules=bool(more)) as change:
         _check_tier(change, admin, new.tier)
         before = users.user_of(change.connection, user_id)
+        bring_forward(admin, user_id, before and before.tier)
         users.set_tier(change.connection, user_id, new.tier, change.now, **more)
         if more:
             _check_limits_of(change, admin, user_id)
@@ -84,6 +86,7 @@ def put_user(
     admin.tier_changed(user_id)
     if more:
         admin.rules_changed()
+    bring_forward(admin, user_id, new.tier)
     return after._mapping
 
 
@@ -94,11 +97,13 @@ def delete_user(admin: TheAdmin, actor: AnActor, user_id: str) -> None:
         before = users.user_of(change.connection, user_id)
         if before is None:
             raise ProblemError(404, f"there is no user {user_id!a:.80}")
+        bring_forward(admin, user_id, before.tier)
         users.delete_user(change.connection, user_id)
         change.record("user.delete", f"user:{user_id}", before=_said(before))
     admin.tier_changed(user_id)
     if before.custom_limits is not None:
         admin.rules_changed()
+    bring_forward(admin, user_id, None)
 
 
 def _said(row: Any) -> Optional[dict[str, Any]]:
@@ -296,12 +301,14 @@ def _decide(
         if status == "APPROVED":
             tier = request.requested_tier
             _check_tier(change, admin, tier)
+            bring_forward(admin, user, row and row.tier)
             users.set_tier(change.connection, user, tier, change.now)
         action = "request.approve" if status == "APPROVED" else "request.reject"
         after = {"status": status, "tier": tier, "user": user, "note": note}
         change.record(action, f"request:{id}", before=before, after=after)
     if status == "APPROVED":
         admin.tier_changed(user)
+        bring_forward(admin, user, tier)
     log.info(
         "request %d of %r for the tier %s is %s",
         id,

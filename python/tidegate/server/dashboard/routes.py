@@ -143,6 +143,7 @@ def key(visit: Visit) -> Response:
     """Shows why a request would be allowed or refused."""
     asked = _attributes(visit.query)
     explained = None
+    asks = bool(asked) and "ask" in visit.query and visit.may("operator")
     if asked:
         explained = operation_routes.explain(visit.dashboard.admin, Asked(attributes=asked))
     return visit.page(
@@ -151,6 +152,8 @@ def key(visit: Visit) -> Response:
         asked=asked,
         explained=explained,
         is_unlocked="unlocked" in visit.query,
+        asks=asks,
+        units=operation_routes.units_of(visit.dashboard.admin.limiter, asked) if asks else {},
     )
 
 
@@ -159,10 +162,12 @@ def _attributes(given: dict[str, str]) -> dict[str, str]:
 
 
 def unlock(visit: Visit) -> Response:
-    """Forgets what a key has used."""
+    """Forgets what a key has used. Asks first."""
     asked = _attributes(visit.form)
     if not asked:
         raise ProblemError(422, "There is no key; expected a user, an ip or the like.")
+    if visit.form.get("confirmed") != "yes":
+        return RedirectResponse(f"{PATH}/key?{urllib.parse.urlencode({**asked, 'ask': '1'})}", 303)
     operation_routes.reset(visit.dashboard.admin, visit.actor, ResetAsked(attributes=asked))
     query = urllib.parse.urlencode({**asked, "unlocked": "1"})
     return RedirectResponse(f"{PATH}/key?{query}", 303)
