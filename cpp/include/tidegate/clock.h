@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tidegate/step.h"
+#include "tidegate/instant.h"
 
 namespace tidegate {
 

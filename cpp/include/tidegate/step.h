@@ -38,14 +38,10 @@
 #include <cstdint>
 
 #include "tidegate/decision.h"
+#include "tidegate/instant.h"
 #include "tidegate/limit.h"
 
 namespace tidegate {
-
-inline constexpr int64_t kClockToleranceNs = 100'000'000;
-// Instants are clamped to [0, kMaxInstantNs] so that instant + period cannot
-// overflow.
-inline constexpr int64_t kMaxInstantNs = int64_t{1} << 62;
 
 struct CellState {
   uint64_t w0 = 0;
