@@ -114,8 +114,9 @@ if(NOT TARGET tidegate_hiredis)
     $<BUILD_INTERFACE:${CMAKE_CURRENT_BINARY_DIR}/hiredis>)
 endif()
 
-# simdjson, which reads the JSON in logs. Its DOM has been the same since 1.0.
-if(TIDEGATE_HAS_TUNING)
+# simdjson, which reads the JSON of logs, of requests to the server and of tests/vectors. Its DOM has
+# been the same since 1.0.
+if(TIDEGATE_HAS_TUNING OR TIDEGATE_HAS_SERVER OR TIDEGATE_BUILD_TESTS)
   if(NOT TIDEGATE_FETCH)
     find_package(simdjson QUIET)  # no version: a release accepts only its own major version
   endif()

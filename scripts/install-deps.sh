@@ -33,7 +33,7 @@ package libxxhash-dev "xxHash, the hash of keys; downloaded where it is not foun
 package libhiredis-dev "hiredis, the protocol of Redis; downloaded and built where it is not found"
 package libssl-dev "OpenSSL, for TLS and digests"
 if [ "${1:-}" != limiter ]; then
-  package libsimdjson-dev "simdjson, for logs in JSON; downloaded and built where it is not found"
+  package libsimdjson-dev "simdjson, for JSON in logs and requests; downloaded and built where it is not found"
   package libnghttp2-dev "nghttp2, the HTTP/2 of the server; downloaded and built where it is not found"
   package libhttp-parser-dev "the parser of HTTP/1.1 of the server; downloaded and built where it is not found"
   package libprotozero-dev "protozero, the protobuf of the server; downloaded where it is not found"
@@ -50,7 +50,6 @@ case ${1:-} in
     package nginx-light "the gateway that asks the service, which the tests start for themselves"
     package chromium "the browser that the dashboard is tried in"
     package openssl "certificates for the tests of TLS"
-    package nlohmann-json3-dev "JSON, to read tests/vectors; downloaded where it is not found"
     package clang-14 "the compiler whose view of the code clang-tidy takes"
     package clang-format-14 "the formatter"
     package clang-tidy-14 "the linter"

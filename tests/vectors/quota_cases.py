@@ -33,10 +33,8 @@ class QuotaCase:
     calls: list[dict[str, Any]]
 
     def text(self) -> str:
-        """As JSON, a call on each line."""
-        head = json.dumps({"name": self.name, "quota": self.quota})[:-1]
-        calls = ",\n".join(json.dumps(call) for call in self.calls)
-        return f'{head}, "calls": [\n{calls}\n]}}'
+        """As JSON, on one line."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
 
 
 def quotas() -> Iterator[QuotaCase]:

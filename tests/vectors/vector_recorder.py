@@ -56,8 +56,10 @@ class Case:
         return now
 
     def text(self) -> str:
-        head = _compact({"name": self.name, "limits": [asdict(limit) for limit in self.limits]})
-        return head[:-1] + ',"calls":[\n' + ",\n".join(map(_compact, self.calls)) + "\n]}"
+        """As JSON, on one line."""
+        limits = [asdict(limit) for limit in self.limits]
+        whole = {"name": self.name, "limits": limits, "calls": self.calls}
+        return json.dumps(whole, separators=(",", ":"))
 
     def _note(
         self, op: str, key: int, now: int, cost: int, decision: Decision | None = None
@@ -66,10 +68,6 @@ class Case:
         if decision is not None:
             call["expect"] = asdict(decision)
         self.calls.append(call)
-
-
-def _compact(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
 
 
 def mixed(name: str, *limits: Limit, keys: int = 1, steps: bool = False) -> Case:
