@@ -20,11 +20,11 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 python := $(VENV)/bin/python
 pip := $(python) -m pip install --quiet --disable-pip-version-check --no-input
 
-package_files := pyproject.toml README.md CMakeLists.txt $(shell find cmake cpp python -type f \
+package_files := pyproject.toml README.md CMakeLists.txt $(shell find cmake cpp python tests/extension -type f \
   -not -path '*/__pycache__/*')
 cpp_sources := $(shell find cpp python/bindings -name '*.cc')
 cpp_headers := $(shell find cpp python/bindings -name '*.h')
-cpp_others := $(shell find tests/cpp tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
+cpp_others := $(shell find tests/cpp tests/extension tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts
 
 .PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood values chaos soak bench lint lint-python lint-cpp asan asan-python tsan portable \
@@ -68,9 +68,9 @@ $(VENV)/.docs: docs/requirements.txt | $(python)
 	$(pip) -r docs/requirements.txt
 	@touch $@
 
-# As it is released, with link-time optimization.
+# As it is released, with link-time optimization. `released_and` adds options.
 $(VENV)/.package: $(package_files) $(VENV)/.build | deps-build
-	$(pip) --no-build-isolation --no-deps .
+	$(pip) --no-build-isolation --no-deps $(released_and) .
 	@rm -f $(VENV)/.tested $(VENV)/.quick; touch $@
 
 # For the tests: without link-time optimization, and from the tree that the C++ tests are built in, which
@@ -161,7 +161,8 @@ asan-python: deps-test $(VENV)/.test  ## the Python tests with an extension buil
 	  --config-settings=build-dir=build/asan-python \
 	  --config-settings=cmake.build-type=Debug \
 	  --config-settings=cmake.define.CMAKE_CXX_FLAGS_DEBUG='-O1 -g1' \
-	  --config-settings=cmake.define.TIDEGATE_SANITIZE=address,undefined
+	  --config-settings=cmake.define.TIDEGATE_SANITIZE=address,undefined \
+	  --config-settings=cmake.define.TIDEGATE_BUILD_TESTS=ON
 	export LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc PYTHONPATH=$(abspath build/asan-site); \
 	  $(call is_from,build/asan-site) && $(python) -m pytest tests/python tests/conformance \
@@ -207,7 +208,8 @@ fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 # Cosmic Ray is installed apart from the tests, which get only coverage and pytest-cov in addition.
 mutants: deps-test $(VENV)/.test  ## change the package at MUTANTS random places of each room; tests must notice 90 %
 	rm -rf build/mutants
-	$(pip) --no-build-isolation --no-deps --target build/mutants/site .
+	$(pip) --no-build-isolation --no-deps --target build/mutants/site \
+	  --config-settings=cmake.define.TIDEGATE_BUILD_TESTS=ON .
 	$(pip) -c scripts/mutants-requirements.txt --target build/mutants/cosmic-ray cosmic-ray
 	$(pip) -c scripts/mutants-requirements.txt --no-deps --target build/mutants/tools coverage pytest-cov
 	PYTHONPATH=build/mutants/cosmic-ray $(python) scripts/mutants.py --site build/mutants/site \
@@ -263,6 +265,7 @@ bench: deps-test $(VENV)/.build  ## measure, in C++ and against peers from PyPI
 	else echo "governor: skipped, there is no cargo"; fi
 
 .PHONY: bench-python
+bench-python: released_and := --config-settings=cmake.define.TIDEGATE_BUILD_BENCHMARKS=ON
 bench-python: $(VENV)/.package
 	$(pip) -r benchmarks/requirements.txt
 	set -e; for benchmark in call memory import rate rules logs replay recommend sliding_error what_if redis shm server stall asgi web; do \

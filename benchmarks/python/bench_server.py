@@ -41,9 +41,10 @@ _SERVER = """
 import resource, sys
 most = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+from service_testing import EchoService
 from tidegate.server import _native
 front = _native.Front({"connections": 60_000})
-front.route(_native._EchoService())
+front.route(EchoService())
 print(front.listen("127.0.0.1", 0), flush=True)
 front.start()
 sys.stdin.read()

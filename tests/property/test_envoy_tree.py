@@ -13,6 +13,7 @@ from tidegate import _core
 from tidegate.limiter.storage.uri import open_store
 
 native = pytest.importorskip("tidegate.server._native", reason="the system has no epoll")
+from service_testing import call  # noqa: E402
 
 MIDNIGHT = 1_700_006_400 * 10**9
 KEYS = ["a", "b", "a_b"]
@@ -177,7 +178,7 @@ def test_the_service_answers_as_the_model_does(
                 for entries, hits in request
             ],
         }
-        status, _, _, answer = service._handle("/json", json.dumps(body).encode())
+        status, _, answer = call(service, "POST", "/json", body=json.dumps(body).encode())
         told = json.loads(answer)
         passes, outcomes = model.ask(request)
         assert (status == 200) == passes

@@ -14,6 +14,7 @@ if not sys.platform.startswith("linux"):
     pytest.skip("the service is for Linux", allow_module_level=True)
 
 import check_wire as wire
+from service_testing import call
 from tidegate.server import _native
 
 JSON = [("content-type", "application/json")]
@@ -61,7 +62,7 @@ class Service:
     def http(
         self, method: str, target: str, headers: Any = (), body: bytes = b""
     ) -> tuple[int, dict[str, str], bytes]:
-        status, answered, content = self.native._handle(method, target, list(headers), body)
+        status, answered, content = call(self.native, method, target, list(headers), body)
         return status, dict(answered), content
 
     def check(self, body: Any, headers: Any = JSON) -> tuple[int, dict[str, str], Any]:
@@ -76,9 +77,7 @@ class Service:
         return status, json.loads(content)
 
     def grpc(self, method: str, message: bytes, headers: Any = ()) -> tuple[int, str, bytes]:
-        answered = self.native._handle("POST", GRPC + method, list(headers), message, True)
-        code, said, content = answered
-        return code, said, content
+        return call(self.native, "POST", GRPC + method, list(headers), message, grpc=True)
 
     def ask(self, method: str = "Check", **asked: Any) -> wire.CheckResponse:
         """Returns the answer to a call of gRPC that must succeed."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import h2.config
 import h2.connection
 import h2.events
+from service_testing import EchoService, LaterService
 from tidegate.server import _native
 
 ECHO = "/tidegate.test.Echo/Echo"
@@ -20,7 +21,7 @@ LATER = "/tidegate.test.Later/Later"
 class Served:
     front: _native.Front
     health: _native.Health
-    later: _native._LaterService
+    later: LaterService
     port: int
 
     @property
@@ -41,11 +42,11 @@ class MakeFront(Protocol):
 
 def new_front(
     *, holds: bool = False, **options: object
-) -> tuple[_native.Front, _native.Health, _native._LaterService]:
+) -> tuple[_native.Front, _native.Health, LaterService]:
     """Returns a front that does not listen yet."""
     front = _native.Front(options)
-    later = _native._LaterService(holds=holds)
-    front.route(_native._EchoService())
+    later = LaterService(holds=holds)
+    front.route(EchoService())
     front.route(later)
     return front, _native.Health(front), later
 

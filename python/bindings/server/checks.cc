@@ -13,7 +13,6 @@
 #include "limiter/gil.h"
 #include "server/capsules.h"
 #include "server/classes.h"
-#include "server/direct_call.h"
 
 namespace tidegate::python {
 namespace {
@@ -216,16 +215,7 @@ void RegisterChecks(py::module_& m) {
             service.SetPenalties(std::move(penalties));
           },
           py::arg("penalties").none(true))
-      .def("stats", &StatsOf)
-      .def(
-          "_handle",
-          [](const std::shared_ptr<CheckService>& service, const std::string& method,
-             const std::string& target,
-             const std::vector<std::pair<std::string, std::string>>& headers, const py::bytes& body,
-             bool grpc) { return CallDirectly(*service, method, target, headers, body, grpc); },
-          py::arg("method"), py::arg("target"),
-          py::arg("headers") = std::vector<std::pair<std::string, std::string>>(),
-          py::arg("body") = py::bytes(), py::arg("grpc") = false);
+      .def("stats", &StatsOf);
 }
 
 }  // namespace tidegate::python

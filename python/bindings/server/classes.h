@@ -7,7 +7,6 @@
 namespace tidegate::python {
 
 void RegisterChecks(pybind11::module_& m);
-void RegisterEcho(pybind11::module_& m);  // for tests
 void RegisterEnvoy(pybind11::module_& m);
 void RegisterFront(pybind11::module_& m);
 void RegisterPenalties(pybind11::module_& m);

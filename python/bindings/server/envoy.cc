@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "limiter/convert.h"
 #include "limiter/gil.h"
 #include "server/capsules.h"
@@ -17,7 +16,6 @@
 namespace tidegate::python {
 namespace {
 
-using server::Answer;
 using server::envoy::DescriptorSpec;
 using server::envoy::DescriptorTree;
 using server::envoy::EnvoyService;
@@ -93,44 +91,6 @@ py::dict Stats(const EnvoyService& service) {
   return stats;
 }
 
-class Sent final : public server::Pending {
- public:
-  struct Slot {
-    Answer answer;
-    absl::Notification sent;
-  };
-  explicit Sent(std::shared_ptr<Slot> slot) : slot_(std::move(slot)) {}
-  void Send(Answer answer) override {
-    slot_->answer = std::move(answer);
-    slot_->sent.Notify();
-  }
-
- private:
-  const std::shared_ptr<Slot> slot_;
-};
-
-// Returns the answer to a request without a front, for tests.
-py::tuple Handle(EnvoyService& service, const std::string& path, const py::bytes& body,
-                 const std::string& method) {
-  const std::string text = body;
-  server::Request request;
-  request.method = method;
-  request.path = path;
-  request.body = text;
-  request.is_grpc = path != EnvoyService::kJsonPath;
-  const auto slot = std::make_shared<Sent::Slot>();
-  WithoutGil([&] {
-    const bool at_once = service.Handle(
-        request, &slot->answer, [&] { return std::unique_ptr<server::Pending>(new Sent(slot)); });
-    if (at_once) return;
-    service.Flush();
-    slot->sent.WaitForNotification();
-  });
-  const Answer& answer = slot->answer;
-  return py::make_tuple(answer.http_status, static_cast<int>(answer.grpc_status),
-                        Text(answer.grpc_message), py::bytes(answer.body));
-}
-
 void RegisterTree(py::module_& m) {
   py::class_<TreeMaker, std::shared_ptr<TreeMaker>>(m, "DescriptorTree")
       .def(py::init<>())
@@ -199,8 +159,7 @@ void RegisterEnvoy(py::module_& m) {
             self.SetPenalties(std::move(penalties));
           },
           py::arg("penalties").none(true))
-      .def("stats", &Stats)
-      .def("_handle", &Handle, py::arg("path"), py::arg("body"), py::arg("method") = "POST");
+      .def("stats", &Stats);
 }
 
 }  // namespace tidegate::python

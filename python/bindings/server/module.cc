@@ -12,7 +12,6 @@ PYBIND11_MODULE(_native, m) {
   }
   tidegate::python::RegisterGil();
   tidegate::python::RegisterFront(m);
-  tidegate::python::RegisterEcho(m);
   tidegate::python::RegisterPenalties(m);
   tidegate::python::RegisterChecks(m);
   tidegate::python::RegisterEnvoy(m);

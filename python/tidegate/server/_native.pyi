@@ -41,20 +41,6 @@ class Health:
     def set(self, name: str, serving: bool) -> None:
         """Other names are unknown until they are set."""
 
-class _EchoService(Service):
-    """For tests: answers with the body of the request."""
-
-    def __init__(self) -> None: ...
-
-class _LaterService(Service):
-    """For tests: answers with the body from another thread, or once released."""
-
-    def __init__(self, *, holds: bool = False) -> None: ...
-    @property
-    def waiting(self) -> int: ...
-    def release(self) -> None: ...
-    def drop(self) -> None: ...
-
 class Recorder:
     """Decisions summed by caller, endpoint and refusing rule until they are drained."""
 
@@ -133,14 +119,6 @@ class CheckService(Service):
     def set_penalties(self, penalties: Penalties | None) -> None:
         """Throttles and blocks these callers from now on, and no others."""
     def stats(self) -> dict[str, int]: ...
-    def _handle(
-        self,
-        method: str,
-        target: str,
-        headers: _Headers = ...,
-        body: bytes = ...,
-        grpc: bool = False,
-    ) -> tuple[int, Any, bytes]: ...
 
 class DescriptorTree:
     """The domains and descriptors of Envoy's rate limit service, with their limits.
@@ -196,6 +174,3 @@ class EnvoyService(Service):
         """Throttles and blocks these callers from now on, and no others."""
     def stats(self) -> dict[str, Any]:
         """Counters of the service; `descriptors` has the counters of each path."""
-    def _handle(
-        self, path: str, body: bytes, method: str = "POST"
-    ) -> tuple[int, int, str, bytes]: ...

@@ -16,6 +16,7 @@ from tidegate.limiter.storage.uri import open_store
 from tidegate.rules.problems import RulesError
 
 native = pytest.importorskip("tidegate.server._native", reason="the system has no epoll")
+from service_testing import call  # noqa: E402
 from tidegate.rules.document import read_file  # noqa: E402
 from tidegate.server.envoy import DescriptorFiles, follow  # noqa: E402
 from tidegate.server.envoy_descriptors import Descriptors  # noqa: E402
@@ -44,7 +45,7 @@ class Service:
                 for each in descriptors
             ],
         }
-        status, _, _, answer = self.native._handle("/json", json.dumps(body).encode())
+        status, _, answer = call(self.native, "POST", "/json", body=json.dumps(body).encode())
         return status, json.loads(answer)
 
     def remaining(self, *descriptors: dict[str, str], domain: str = "d") -> list[int | None]:
@@ -452,9 +453,9 @@ def test_stats_count_requests_of_each_kind(tmp_path: Path) -> None:
     service.ask({"to_number": "1"}, domain="messaging")
     service.ask({"other": "1"}, domain="messaging")
     service.ask({"other": "1"}, domain="unknown")
-    assert service.native._handle("/json", b"{")[0] == 400
+    assert call(service.native, "POST", "/json", body=b"{")[0] == 400
     grpc = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
-    assert service.native._handle(grpc, b"\xff")[1] == 3
+    assert call(service.native, "POST", grpc, body=b"\xff", grpc=True)[0] == 3
     stats = service.native.stats()
     paths = stats.pop("descriptors")
     assert stats == {

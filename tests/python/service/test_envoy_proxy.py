@@ -28,6 +28,7 @@ from tidegate import _core
 from tidegate.limiter.storage.uri import open_store
 
 native = pytest.importorskip("tidegate.server._native", reason="the system has no epoll")
+from service_testing import call  # noqa: E402
 from tidegate.server.envoy import DescriptorFiles, follow  # noqa: E402
 
 MIDNIGHT = 1_700_006_400 * 10**9
@@ -237,7 +238,7 @@ def test_redis_and_memory_count_the_same(
 
 def _until_reset(tidegate: Tidegate) -> float:
     body = b'{"domain":"edge","descriptors":[{"entries":[{"key":"user","value":"probe"}]}]}'
-    answer = tidegate.service._handle("/json", body)[3].decode()
+    answer = call(tidegate.service, "POST", "/json", body=body)[2].decode()
     return float(answer.split('"durationUntilReset":"')[1].split("s")[0])
 
 

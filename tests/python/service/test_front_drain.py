@@ -121,8 +121,9 @@ def test_a_stop_ends_at_once(make_front: MakeFront) -> None:
 def test_a_process_ends_with_calls_in_progress(end: str) -> None:
     program = f"""
 import socket, sys, time
+from service_testing import LaterService
 from tidegate.server import _native
-front, later = _native.Front(), _native._LaterService(holds=True)
+front, later = _native.Front(), LaterService(holds=True)
 front.route(later)
 port = front.listen("127.0.0.1", 0)
 front.start()

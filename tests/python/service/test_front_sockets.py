@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fronts import MakeFront, RawClient, new_front
 from polling import eventually
+from service_testing import EchoService
 from tidegate import ConfigurationError
 from tidegate.server import _native
 
@@ -135,7 +136,7 @@ def test_calls_in_the_wrong_order_are_refused() -> None:
     with pytest.raises(RuntimeError, match=r"Expected listen\(\) before the front is started"):
         front.listen("127.0.0.1", 0)
     with pytest.raises(RuntimeError, match=r"Expected route\(\) before the front is started"):
-        front.route(_native._EchoService())
+        front.route(EchoService())
     front.stop()
     front.stop()
     assert not front.running
@@ -145,7 +146,7 @@ def test_calls_in_the_wrong_order_are_refused() -> None:
 def test_a_route_that_is_taken_is_refused() -> None:
     front, _, _ = new_front()
     with pytest.raises(ConfigurationError, match="Expected routes that no other service answers"):
-        front.route(_native._EchoService())
+        front.route(EchoService())
 
 
 def _child(front: _native.Front, ready: Any, end: Any) -> None:

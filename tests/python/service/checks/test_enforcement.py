@@ -9,6 +9,7 @@ from typing import Any
 import check_wire as wire
 import pytest
 from check_service import API, OK, Service
+from service_testing import call
 from tidegate import ConfigurationError, _core
 from tidegate.server import _native
 from tidegate.server.anomalies.detector import Action, Anomaly, AnomalyDetector
@@ -340,7 +341,7 @@ def test_envoy_s_service_records_and_enforces_like_checks() -> None:
         entries = [{"key": "path", "value": "/a"}, {"key": "user", "value": user}]
         descriptors = [{"entries": [entry]} for entry in entries]
         body = json.dumps({"domain": "edge", "descriptors": descriptors})
-        status, _, _, content = native._handle("/json", body.encode())
+        status, _, content = call(native, "POST", "/json", body=body.encode())
         return status, json.loads(content)["statuses"][1]
 
     assert [ask("42")[0] for _ in range(3)] == [200, 200, 429]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from check_service import API, JSON, Service
+from service_testing import call
 from tidegate.server import _native
 
 
@@ -215,7 +216,7 @@ def test_an_unknown_path_is_not_found(path: str) -> None:
 def test_a_method_of_grpc_is_refused_over_rest() -> None:
     service = Service()
     assert service.http("POST", "/tidegate.v1.RateLimiter/Check")[0] == 415
-    code, _, _ = service.native._handle("POST", "/v1/ratelimit/check", JSON, b"{}", True)
+    code, _, _ = call(service.native, "POST", "/v1/ratelimit/check", JSON, b"{}", grpc=True)
     assert code == 12
 
 

@@ -1,4 +1,4 @@
-#include "server/direct_call.h"
+#include "direct_call.h"
 
 #include <pybind11/stl.h>
 
@@ -43,7 +43,7 @@ class PendingInMailbox final : public server::Pending {
   const std::shared_ptr<Mailbox> mailbox_;
 };
 
-std::optional<server::Answer> Ask(server::Service& service, const server::Request& request) {
+std::optional<server::Answer> Ask(server::RoutedService& service, const server::Request& request) {
   const auto mailbox = std::make_shared<Mailbox>();
   server::Answer answer;
   const bool is_answered =
@@ -55,7 +55,7 @@ std::optional<server::Answer> Ask(server::Service& service, const server::Reques
 
 }  // namespace
 
-py::tuple CallDirectly(server::Service& service, const std::string& method,
+py::tuple CallDirectly(server::RoutedService& service, const std::string& method,
                        const std::string& target,
                        const std::vector<std::pair<std::string, std::string>>& headers,
                        const py::bytes& body, bool is_grpc) {

@@ -1,4 +1,8 @@
-// tidegate.server._native: services for tests, which answer with the body of the request.
+// service_testing: services that answer with the body of the request.
+#include "echo.h"
+
+#include <pybind11/stl.h>
+
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -10,10 +14,12 @@
 
 #include "limiter/convert.h"
 #include "limiter/gil.h"
-#include "server/classes.h"
 #include "server/front/routes.h"
 
 namespace tidegate::python {
+
+namespace py = pybind11;
+
 namespace {
 
 using server::Answer;
@@ -123,9 +129,9 @@ class LaterService final : public RoutedService {
 }  // namespace
 
 void RegisterEcho(py::module_& m) {
-  py::class_<EchoService, RoutedService, std::shared_ptr<EchoService>>(m, "_EchoService")
+  py::class_<EchoService, RoutedService, std::shared_ptr<EchoService>>(m, "EchoService")
       .def(py::init<>());
-  py::class_<LaterService, RoutedService, std::shared_ptr<LaterService>>(m, "_LaterService")
+  py::class_<LaterService, RoutedService, std::shared_ptr<LaterService>>(m, "LaterService")
       .def(py::init<bool>(), py::kw_only(), py::arg("holds") = false)
       .def_property_readonly("waiting", &LaterService::waiting)
       .def("release", [](LaterService& service) { WithoutGil([&] { service.Release(); }); })
