@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tidegate as tg
+from proxy import Proxy
 from redis_server import RedisServer
 from tidegate.limiter.storage import redis_uri
 
@@ -35,6 +37,19 @@ def server(shared_server: RedisServer) -> RedisServer:
     shared_server.command("SCRIPT", "FLUSH")
     shared_server.command("CONFIG", "RESETSTAT")
     return shared_server
+
+
+@pytest.fixture
+def proxy(server: RedisServer) -> Iterator[Proxy]:
+    """What stands between a client and `server`, to do to connections what networks do."""
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def clock() -> tg.ManualClock:
+    return tg.ManualClock(1_700_000_000 * 10**9)
 
 
 @pytest.fixture

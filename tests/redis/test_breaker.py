@@ -6,7 +6,6 @@ import logging
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,6 @@ from redis_server import RedisServer
 
 # Deadlines that a call to a black hole waits out, and pauses that a test can.
 HASTY = "timeout=0.5&connect_timeout=1&breaker_open=0.3"
-
-
-@pytest.fixture
-def proxy(server: RedisServer) -> Iterator[Proxy]:
-    made = Proxy(server.port)
-    yield made
-    made.close()
 
 
 def limiter_of(proxy: Proxy, limit: str = "100/hour", **options: object) -> tidegate.Limiter:

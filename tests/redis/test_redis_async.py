@@ -12,7 +12,7 @@ import textwrap
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import processes
@@ -25,13 +25,6 @@ from redis_server import PATIENT, RedisServer
 from tidegate.limiter import loops
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
-
-
-@pytest.fixture
-def proxy(server: RedisServer) -> Iterator[Proxy]:
-    proxy = Proxy(server.port)
-    yield proxy
-    proxy.close()
 
 
 @pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,6 @@ DEADLINE = 0.05
 # What a call may take on top of its deadline on a machine that does other things too.
 SCHEDULING = 2
 QUICK = f"timeout={DEADLINE}&connect_timeout=0.2&breaker_open=0.3"
-
-
-@pytest.fixture
-def proxy(server: RedisServer) -> Iterator[Proxy]:
-    proxy = Proxy(server.port)
-    yield proxy
-    proxy.close()
 
 
 def timed_hit(limiter: tidegate.Limiter, key: str = "k") -> tidegate.Decision:

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 
 import pytest
 import tidegate
 from polling import eventually
 from proxy import Proxy
-from redis_server import PATIENT, RedisServer
+from redis_server import PATIENT
 
 ALGORITHMS = ["token-bucket", "fixed-window", "sliding-log"]
 KEYS = 12
-
-
-@pytest.fixture
-def proxy(server: RedisServer) -> Iterator[Proxy]:
-    made = Proxy(server.port)
-    yield made
-    made.close()
 
 
 def uri(proxy: Proxy) -> str:

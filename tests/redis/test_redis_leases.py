@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 import tidegate as tg
 from outages import GIVEN_TIME, Direct, Line
 from proxy import Proxy
 from redis_server import RedisServer
 
 START = 1_700_000_000 * 10**9
-
-
-@pytest.fixture
-def clock() -> tg.ManualClock:
-    return tg.ManualClock(START)
-
-
-@pytest.fixture
-def proxy(server: RedisServer) -> Iterator[Proxy]:
-    proxy = Proxy(server.port)
-    yield proxy
-    proxy.close()
 
 
 def places(server: RedisServer, clock: tg.ManualClock, count: int = 2) -> tg.Limiter:

@@ -24,18 +24,6 @@ ALGORITHMS = (
 COUNTS = (100, 60)
 
 
-@pytest.fixture
-def proxy(server: RedisServer) -> Iterator[Proxy]:
-    proxy = Proxy(server.port)
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture
-def clock() -> tg.ManualClock:
-    return tg.ManualClock(START)
-
-
 class Caller:
     """Hits and gives back, and keeps the books: what Redis and what the fallback must count."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,18 +18,6 @@ from tidegate.web.request_limiter import RequestDecision, RequestLimiter
 START = 1_700_000_000 * 10**9
 REQUEST = object()
 ALGORITHMS = ("token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log")
-
-
-@pytest.fixture
-def proxy(server: RedisServer) -> Iterator[Proxy]:
-    proxy = Proxy(server.port)
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture
-def clock() -> tg.ManualClock:
-    return tg.ManualClock(START)
 
 
 def limiter_of(limiter: tg.Limiter, **options: Any) -> RequestLimiter:

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
 from servers import echo, uvicorn_at
 from tidegate.asgi import RateLimitMiddleware
 from websockets.sync.client import connect
-
-
-@pytest.fixture
-def proxy(server: RedisServer) -> Iterator[Proxy]:
-    proxy = Proxy(server.port)
-    yield proxy
-    proxy.close()
 
 
 def app(storage: str) -> RateLimitMiddleware:

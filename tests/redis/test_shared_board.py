@@ -20,13 +20,6 @@ pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is 
 
 
 @pytest.fixture
-def proxy(server: RedisServer) -> Iterator[Proxy]:
-    made = Proxy(server.port)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def fallback() -> Iterator[str]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         yield f"shm://{name}/table?capacity=1000"

@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 NOW = 1_700_000_000 * 10**9
 
 
-@pytest.fixture
-def clock():
-    return tg.ManualClock(NOW)
-
-
 def user(request):
     return request.headers["x-user"]
 

@@ -36,11 +36,6 @@ NOW = 1_700_000_000 * 10**9
 
 
 @pytest.fixture
-def clock():
-    return tg.ManualClock(NOW)
-
-
-@pytest.fixture
 def app():
     return FastAPI()
 

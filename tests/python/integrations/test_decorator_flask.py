@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import tidegate as tg
 from servers import wsgi_server
 from tidegate import rate_limit
 
@@ -12,11 +11,6 @@ flask = pytest.importorskip("flask")
 from tidegate.flask import RateLimit  # noqa: E402
 
 NOW = 1_700_000_000 * 10**9
-
-
-@pytest.fixture
-def clock():
-    return tg.ManualClock(NOW)
 
 
 @pytest.fixture

@@ -19,11 +19,6 @@ from tidegate import rate_limit
 NOW = 1_700_000_000 * 10**9
 
 
-@pytest.fixture
-def clock():
-    return tg.ManualClock(NOW)
-
-
 def user(request):
     return request.headers.get("x-user")
 

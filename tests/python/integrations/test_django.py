@@ -39,11 +39,6 @@ MIDDLEWARE = "tidegate.django.RateLimitMiddleware"
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 
 
-@pytest.fixture
-def clock():
-    return tg.ManualClock(NOW)
-
-
 @contextlib.contextmanager
 def project(clock, urls=(), middleware=(MIDDLEWARE,), **tidegate):
     """Sets up a project of these views, with its own counts."""

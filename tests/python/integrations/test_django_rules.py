@@ -34,11 +34,6 @@ AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 USERS = {"rules": [{"id": "users", "by": "user", "limit": "5/minute"}]}
 
 
-@pytest.fixture
-def clock():
-    return tg.ManualClock(NOW)
-
-
 def user_of(request):
     return request.META.get("HTTP_X_USER")
 

@@ -10,13 +10,8 @@ import tidegate as tg
 
 flask = pytest.importorskip("flask")
 
-from flask_service import NOW, nothing, service, statuses  # noqa: E402
+from flask_service import nothing, service, statuses  # noqa: E402
 from tidegate.flask import RateLimit  # noqa: E402
-
-
-@pytest.fixture
-def clock():
-    return tg.ManualClock(NOW)
 
 
 @pytest.fixture

@@ -11,13 +11,8 @@ from servers import Client, gunicorn_server, waitress_server, wsgi_server
 flask = pytest.importorskip("flask")
 
 from flask.views import MethodView, View  # noqa: E402
-from flask_service import NOW, nothing, service, statuses  # noqa: E402
+from flask_service import nothing, service, statuses  # noqa: E402
 from tidegate.flask import RateLimit, RateLimitExceeded  # noqa: E402
-
-
-@pytest.fixture
-def clock():
-    return tg.ManualClock(NOW)
 
 
 @pytest.fixture

@@ -13,15 +13,10 @@ from tidegate.rules import RuleFile, RuleSet, Tiers
 
 flask = pytest.importorskip("flask")
 
-from flask_service import NOW, service, statuses  # noqa: E402
+from flask_service import service, statuses  # noqa: E402
 from tidegate.flask import RateLimit, RateLimitExceeded, url_rule  # noqa: E402
 
 USERS = {"rules": [{"id": "users", "by": "user", "limit": "5/minute"}]}
-
-
-@pytest.fixture
-def clock():
-    return tg.ManualClock(NOW)
 
 
 @pytest.fixture
