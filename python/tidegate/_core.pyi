@@ -340,9 +340,11 @@ class RedisStore(Store):
 
     Its options are those of the URI, as tidegate.limiter.storage.redis_uri reads them. It begins to
     connect at once; an unreachable server is no error. Raises ConfigurationError for an invalid
-    option. Calls release the GIL while they wait.
+    option. Calls release the GIL while they wait. It refers weakly to the functions among its
+    options, so they are called as long as someone holds them.
     """
 
+    _functions: tuple[Any, ...]
     def __init__(self, **options: Any) -> None: ...
     def command(self, words: Sequence[str | bytes], timeout: float = 1.0) -> Any:
         """Returns the reply to any command, as str, int, None and lists. Raises StorageError for an

@@ -34,7 +34,12 @@ void RegisterRequestDecision(pybind11::module_& m);
 
 // The caller's clock: None, a ManualClock, a callable that returns
 // int nanoseconds or float seconds, or an object with now_ns(). Null for None.
-std::shared_ptr<Clock> ClockFrom(const pybind11::object& clock);
+struct GivenClock {
+  std::shared_ptr<Clock> clock;
+  // The Python function that `clock` calls, which the caller has to hold; null if there is none.
+  pybind11::object function;
+};
+GivenClock ClockFrom(const pybind11::object& clock);
 
 }  // namespace tidegate::python
 

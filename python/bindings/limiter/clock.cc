@@ -8,6 +8,7 @@
 
 #include "limiter/classes.h"
 #include "limiter/convert.h"
+#include "limiter/functions.h"
 #include "limiter/gil.h"
 #include "server/capsules.h"
 
@@ -22,11 +23,7 @@ constexpr const char* kAccepted =
 // time.
 class PythonClock final : public Clock {
  public:
-  explicit PythonClock(py::object read) : read_(std::move(read)) {}
-  // NOLINTNEXTLINE(bugprone-exception-escape): the functions called here do not throw.
-  ~PythonClock() override {
-    if (!WithGil([this] { read_ = py::object(); })) (void)read_.release();
-  }
+  explicit PythonClock(const py::object& read) : read_(read) {}
 
   int64_t NowNs() override {
     int64_t ns = 0;
@@ -37,7 +34,9 @@ class PythonClock final : public Clock {
 
  private:
   int64_t Read() const {
-    const py::object now = CallPython(read_);
+    const py::object read = read_.get();
+    if (!read) Throw(Error::kClosed, "the clock was freed; expected a limiter that is still used");
+    const py::object now = CallPython(read);
     if (PyFloat_Check(now.ptr())) return NsOf(PyFloat_AS_DOUBLE(now.ptr()), now);
     if (PyBool_Check(now.ptr()) || !PyIndex_Check(now.ptr())) Refuse(now);
     int overflow = 0;
@@ -64,7 +63,7 @@ class PythonClock final : public Clock {
                                     "; expected int nanoseconds or float seconds since the epoch");
   }
 
-  py::object read_;
+  const WeakFunction read_;
 };
 
 // Whether `clock` is a ManualClock without a subclass's own now_ns().
@@ -76,17 +75,18 @@ bool IsPlainManualClock(const py::object& clock) {
 
 }  // namespace
 
-std::shared_ptr<Clock> ClockFrom(const py::object& clock) {
-  if (clock.is_none()) return nullptr;
-  if (IsPlainManualClock(clock)) return clock.cast<std::shared_ptr<ManualClock>>();
+GivenClock ClockFrom(const py::object& clock) {
+  if (clock.is_none()) return {};
+  if (IsPlainManualClock(clock)) return {clock.cast<std::shared_ptr<ManualClock>>(), {}};
   const bool named =
       py::hasattr(clock, "now_ns") && PyCallable_Check(clock.attr("now_ns").ptr()) != 0;
   if (!named && PyCallable_Check(clock.ptr()) == 0) {
     Throw(Error::kArgumentType, "the clock is " + Shown(clock.ptr()) + kAccepted);
   }
-  auto read = std::make_shared<PythonClock>(named ? clock.attr("now_ns") : clock);
+  py::object function = Referable(named ? py::object(clock.attr("now_ns")) : clock);
+  auto read = std::make_shared<PythonClock>(function);
   (void)read->NowNs();  // a clock that cannot be read is refused here
-  return read;
+  return {std::move(read), std::move(function)};
 }
 
 void RegisterClock(py::module_& m) {
@@ -136,8 +136,10 @@ void RegisterClock(py::module_& m) {
   m.def(
       "native_clock",
       [](const py::object& clock) {
-        std::shared_ptr<Clock> native = ClockFrom(clock);
+        GivenClock given = ClockFrom(clock);
+        std::shared_ptr<Clock> native = std::move(given.clock);
         if (native == nullptr) native = {std::shared_ptr<Clock>(), &SystemClock::Get()};
+        if (given.function) native = KeptBy(given.function, std::move(native));
         return ToCapsule(std::move(native), kClockCapsule);
       },
       py::arg("clock"));

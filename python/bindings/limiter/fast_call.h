@@ -46,6 +46,14 @@ T* HeldBy(PyObject* self) {
                                                  : instance->nonsimple.values_and_holders[0]);
 }
 
+// The same, also for an object that is being made, which has none yet.
+template <typename T>
+T* HeldOrNull(PyObject* self) {
+  // The first word of either layout.
+  const auto* instance = reinterpret_cast<pybind11::detail::instance*>(self);
+  return instance->simple_value_holder[0] == nullptr ? nullptr : HeldBy<T>(self);
+}
+
 }  // namespace tidegate::python
 
 #endif  // TIDEGATE_PYTHON_BINDINGS_FAST_CALL_H_

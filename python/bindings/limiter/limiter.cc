@@ -16,6 +16,7 @@
 #include "limiter/convert.h"
 #include "limiter/decision.h"
 #include "limiter/fast_call.h"
+#include "limiter/functions.h"
 #include "limiter/gil.h"
 #include "limiter/limiter.h"
 
@@ -26,6 +27,13 @@ struct PyLimiter {
   Limiter* open = nullptr;  // null once closed
   // Kept after close(): decisions point into it.
   std::shared_ptr<Limiter> limiter;
+  py::object clock_function;
+
+  int Traverse(visitproc visit, void* arg) const {
+    Py_VISIT(clock_function.ptr());
+    return 0;
+  }
+  void Clear() { clock_function = py::object(); }
 };
 
 PyTypeObject* limiter_type = nullptr;  // set by RegisterLimiter()
@@ -292,7 +300,9 @@ std::unique_ptr<PyLimiter> Make(const std::vector<Limit>& limits,
                                 const std::shared_ptr<Store>& store, const py::object& clock,
                                 const std::string& scope) {
   auto result = std::make_unique<PyLimiter>();
-  result->limiter = ValueOrThrow(Limiter::Create(limits, store, ClockFrom(clock), scope));
+  GivenClock given = ClockFrom(clock);
+  result->limiter = ValueOrThrow(Limiter::Create(limits, store, std::move(given.clock), scope));
+  result->clock_function = std::move(given.function);
   result->open = result->limiter.get();
   return result;
 }
@@ -310,7 +320,7 @@ void RegisterLimiter(py::module_& m) {
   m.attr("CHARGE_UP_TO") = static_cast<int>(Op::kChargeUpTo);
   py::options options;
   options.disable_function_signatures();  // those below are read by inspect.signature()
-  py::class_<PyLimiter> limiter(m, "Limiter");
+  py::class_<PyLimiter> limiter(m, "Limiter", Collected<PyLimiter>());
   limiter_type = reinterpret_cast<PyTypeObject*>(limiter.ptr());
   limiter
       .def(py::init(&Make), py::arg("limits"), py::arg("store"), py::arg("clock"), py::arg("scope"))

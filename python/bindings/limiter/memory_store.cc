@@ -7,6 +7,7 @@
 
 #include "limiter/classes.h"
 #include "limiter/convert.h"
+#include "limiter/functions.h"
 #include "limiter/gil.h"
 #include "server/capsules.h"
 
@@ -26,7 +27,9 @@ void RegisterMemoryStore(py::module_& m) {
       .def_property_readonly("reads_clock", &Store::reads_clock)
       .def("_clear", &Store::Clear)
       .def("_native",
-           [](std::shared_ptr<Store> self) { return ToCapsule(std::move(self), kStoreCapsule); })
+           [](const py::object& self) {
+             return ToCapsule(KeptBy(self, self.cast<std::shared_ptr<Store>>()), kStoreCapsule);
+           })
       .def("ping", [](Store& store) -> py::object {
         const absl::Status status = WithoutGil([&] { return store.Ping(); });
         if (status.ok()) return py::none();

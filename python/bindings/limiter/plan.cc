@@ -13,6 +13,7 @@
 #include "limiter/classes.h"
 #include "limiter/convert.h"
 #include "limiter/decision.h"
+#include "limiter/functions.h"
 #include "limiter/gil.h"
 #include "limiter/limiter.h"
 
@@ -79,6 +80,12 @@ class PyPlan {
     return New(*early, each.get());
   }
 
+  int Traverse(visitproc visit, void* arg) const {
+    Py_VISIT(owners_.ptr());
+    return 0;
+  }
+  void Clear() {}  // a tuple cannot be missing: the limiters in it drop what they hold
+
  private:
   // The arguments of a call, read before anything is charged.
   struct Call {
@@ -134,7 +141,7 @@ class PyPlan {
 }  // namespace
 
 void RegisterPlan(py::module_& m) {
-  py::class_<PyPlan>(m, "Plan")
+  py::class_<PyPlan>(m, "Plan", Collected<PyPlan>())
       .def(py::init<const py::tuple&>(), py::arg("limiters"))
       .def("hit", &PyPlan::Hit, py::arg("keys"), py::arg("costs") = py::none(),
            py::arg("outcomes") = false)

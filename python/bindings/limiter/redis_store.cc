@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "limiter/classes.h"
 #include "limiter/convert.h"
+#include "limiter/functions.h"
 #include "limiter/gil.h"
 
 namespace tidegate::python {
@@ -28,21 +29,15 @@ OnError OnErrorFrom(const std::string& text) {
                                    "; expected fallback, open and closed");
 }
 
-// Keeps a Python function so that any thread may release it.
-std::shared_ptr<py::object> Keep(const py::object& function) {
-  return {new py::object(function), [](py::object* object) {
-            if (!WithGil([&] { *object = py::object(); })) (void)object->release();
-            delete object;
-          }};
-}
-
+// The store's Python object holds the functions; see redis_uri.py.
 template <typename... Arguments>
 std::function<void(Arguments...)> HookFrom(const py::object& hook, const char* name) {
-  return [kept = Keep(hook), name](Arguments... arguments) {
+  return [weak = WeakFunction(hook), name](Arguments... arguments) {
     if (IsEnding()) return;
     (void)WithGil([&] {
       try {
-        (void)CallPython(*kept, arguments...);
+        const py::object function = weak.get();
+        if (function) (void)CallPython(function, arguments...);
       } catch (py::error_already_set& error) {
         error.discard_as_unraisable(name);
       }
@@ -52,11 +47,16 @@ std::function<void(Arguments...)> HookFrom(const py::object& hook, const char* n
 
 // Errors show only the type of the exception: its message might hold the secret.
 std::function<absl::StatusOr<std::string>()> SourceFrom(const py::object& source) {
-  return [kept = Keep(source)] {
+  return [weak = WeakFunction(source)] {
     absl::StatusOr<std::string> given = absl::UnavailableError("the interpreter is ending");
     (void)WithGil([&] {
       try {
-        const py::object password = CallPython(*kept);
+        const py::object function = weak.get();
+        if (!function) {
+          given = absl::UnavailableError("the password function was freed");
+          return;
+        }
+        const py::object password = CallPython(function);
         if (!py::isinstance<py::str>(password) && !py::isinstance<py::bytes>(password)) {
           given = absl::UnavailableError("the password function returned no str");
         } else {
@@ -165,7 +165,7 @@ std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
 }  // namespace
 
 void RegisterRedisStore(py::module_& m) {
-  py::class_<RedisStore, Store, std::shared_ptr<RedisStore>>(m, "RedisStore")
+  py::class_<RedisStore, Store, std::shared_ptr<RedisStore>>(m, "RedisStore", py::dynamic_attr())
       .def(py::init(&Make))
       .def("command", &Command, py::arg("words"), py::arg("timeout") = 1.0)
       .def("_forget_refusals", &RedisStore::ForgetRefusals);

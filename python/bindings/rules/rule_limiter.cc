@@ -15,6 +15,7 @@
 #include "limiter/convert.h"
 #include "limiter/decision.h"
 #include "limiter/fast_call.h"
+#include "limiter/functions.h"
 #include "limiter/gil.h"
 #include "limiter/quotas.h"
 #include "rules/rule_limiter.h"
@@ -67,6 +68,16 @@ struct PyRuleLimiter {
   py::object bound;  // the BoundRules in force
   BoundRules* rules = nullptr;
   bool is_open = true;
+  py::object clock_function;
+
+  int Traverse(visitproc visit, void* arg) const {
+    Py_VISIT(bound.ptr());
+    Py_VISIT(clock_function.ptr());
+    return 0;
+  }
+  void Clear() {
+    clock_function = py::object();
+  }  // calls need `bound`, whose attributes are cleared
 };
 
 py::object Bind(const PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set) {
@@ -93,7 +104,9 @@ std::unique_ptr<PyRuleLimiter> Make(const std::shared_ptr<RuleSet>& set,
                                     const std::shared_ptr<Store>& store, const py::object& clock,
                                     const std::string& scope, const py::object& hidden) {
   auto limiter = std::make_unique<PyRuleLimiter>();
-  limiter->store = std::make_shared<TimedStore>(store, ClockFrom(clock));
+  GivenClock given = ClockFrom(clock);
+  limiter->store = std::make_shared<TimedStore>(store, std::move(given.clock));
+  limiter->clock_function = std::move(given.function);
   limiter->scope = scope;
   Use(*limiter, set, hidden);
   return limiter;
@@ -437,7 +450,7 @@ void RegisterRuleLimiter(py::module_& m) {
   py::class_<BoundRules>(m, "BoundRules", py::dynamic_attr());
   py::options options;
   options.disable_function_signatures();
-  py::class_<PyRuleLimiter> limiter(m, "RuleLimiter");
+  py::class_<PyRuleLimiter> limiter(m, "RuleLimiter", Collected<PyRuleLimiter>());
   rule_limiter_type = reinterpret_cast<PyTypeObject*>(limiter.ptr());
   AddFastMethods(limiter, fast_methods);
   limiter
@@ -459,7 +472,10 @@ void RegisterRuleLimiter(py::module_& m) {
       .def("_stats", &StatsOf)
       .def("_rule_stats", &RuleStatsOf)
       .def("_native",
-           [](PyRuleLimiter& self) { return ToCapsule(self.rules->shared(), kRuleLimiterCapsule); })
+           [](const py::object& self) {
+             return ToCapsule(KeptBy(self, self.cast<PyRuleLimiter&>().rules->shared()),
+                              kRuleLimiterCapsule);
+           })
       .def(
           "_set_load_factor",
           [](const py::object& self, const std::string& priority, double factor) {

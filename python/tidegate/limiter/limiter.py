@@ -214,6 +214,7 @@ class Limiter(_core.Limiter):
             return self.hit_many(keys, costs)
         import asyncio
 
+        self._loops.running_loop()
         return await asyncio.to_thread(self.hit_many, keys, costs)
 
     def ping(self) -> None:
@@ -291,9 +292,11 @@ class Limiter(_core.Limiter):
         import asyncio
         import contextlib
 
+        from tidegate.limiter.loops import running_loop
+
         self._check(key, cost)
         deadline_ns = self._deadline_ns(timeout)
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         woken = asyncio.Event()
 
         def wake() -> None:

@@ -85,6 +85,17 @@ def forget_closed() -> None:
             _last = _NONE
 
 
+def running_loop() -> asyncio.AbstractEventLoop:
+    """The running loop of asyncio. Raises RuntimeError under another kind of loop."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "no asyncio event loop runs here; expected one for the asynchronous calls of a limiter "
+            "(under trio: await trio.to_thread.run_sync(limiter.hit, key))"
+        ) from None
+
+
 def begin(
     limiter: Limiter, op: int, key: str | bytes, cost: int, hit: Decision | None = None
 ) -> Decision | asyncio.Future[Any] | None:
@@ -94,7 +105,7 @@ def begin(
     that a refund or a release gives back. A call whose task is cancelled goes on in the core, and
     its result is dropped.
     """
-    loop = asyncio.get_running_loop()
+    loop = running_loop()
     asked, channel = _last
     if asked() is not loop or channel is None:
         channel = _channel_of(loop)
@@ -162,7 +173,7 @@ async def run_plan(
     plan: Plan, keys: Sequence[str | bytes], costs: Sequence[int] | None, outcomes: bool
 ) -> Decision:
     """Like run(), for a hit of a plan."""
-    loop = asyncio.get_running_loop()
+    loop = running_loop()
     channel = _channel_of(loop)
     if channel is None:
         return await loop.run_in_executor(None, plan.hit, keys, costs, outcomes)
@@ -177,7 +188,7 @@ async def run_rules(
     decision: Decision | None,
 ) -> Any:
     """Like run(), for a limiter with rules. `attributes` include the cost."""
-    loop = asyncio.get_running_loop()
+    loop = running_loop()
     channel = _channel_of(loop)
     if channel is None:
         blocking: Callable[[], Any] = functools.partial(limiter._reset, attributes, op)
@@ -196,6 +207,7 @@ class AsyncBridge:
 
     HIT, PEEK, REFUND, RELEASE, RESET = HIT, PEEK, REFUND, RELEASE, RESET
     CHARGE_UP_TO, FORGET = CHARGE_UP_TO, FORGET
+    running_loop = staticmethod(running_loop)
     begin = staticmethod(begin)
     run = staticmethod(run)
     run_plan = staticmethod(run_plan)

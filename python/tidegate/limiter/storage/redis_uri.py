@@ -6,6 +6,8 @@ import functools
 import logging
 import os
 import re
+import sys
+import types
 import weakref
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -55,11 +57,20 @@ def open_redis(uri: SplitResult, options: Mapping[str, Any], open_store: OpenSto
 
     No message shows the URI: it may hold a password.
     """
-    asked = uri, frozenset(options.items()) if _are_hashable(options) else object()
+    # By identity, since a key that held functions would hold the store that they refer to.
+    named = {name: _identity(value) for name, value in options.items()}
+    asked = uri, frozenset(named.items()) if _are_hashable(named) else object()
     store = _shared.get(asked)
     if store is None:
         store = _shared.setdefault(asked, _opened(uri, options, open_store))
     return store
+
+
+def _identity(value: Any) -> Any:
+    """What a function is known by while the store of these options holds it."""
+    if isinstance(value, types.MethodType):
+        return types.MethodType, id(value.__self__), id(value.__func__)
+    return (types.FunctionType, id(value)) if callable(value) else value
 
 
 def _are_hashable(options: Mapping[str, Any]) -> bool:
@@ -131,7 +142,7 @@ def _opened(
             values[name] = given[name]
     password = given.get("password")
     if callable(password):
-        values["password_source"] = password
+        values["password_source"] = functools.partial(password)
     elif isinstance(password, str):
         values["password"] = password
     elif password is not None:
@@ -185,7 +196,22 @@ def _opened(
         raise ConfigurationError(
             f"the database is {values['database']}; a cluster has 0 and no other"
         )
-    return _core.RedisStore(**values)
+    _warn_of_gevent()
+    store = _core.RedisStore(**values)
+    # The core refers to these functions weakly, so that the collector of garbage sees who holds
+    # them.
+    store._functions = tuple(value for value in values.values() if callable(value))
+    return store
+
+
+def _warn_of_gevent() -> None:
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("socket"):
+        log.warning(
+            "rate limiting: gevent has patched this process, and a call that asks Redis holds the "
+            "hub until the reply, at most for the timeout; expected "
+            "gevent.get_hub().threadpool.apply(limiter.hit, (key,)), or workers with threads"
+        )
 
 
 def _shown_port(address: str, hides: bool) -> str:
