@@ -141,7 +141,7 @@ def test_without_a_descriptor_rules_go_through_a_thread(monkeypatch: pytest.Monk
         def _refund(self, attributes: Any, decision: Any) -> None:
             asked.append(("refund", attributes, decision))
 
-        def _reset(self, attributes: Any) -> None:
+        def _reset(self, attributes: Any, op: int) -> None:
             asked.append(("reset", attributes))
 
     monkeypatch.setattr(_core, "RuleLimiter", RuleLimiter)
