@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import sqlite3
 import stat
 import threading
 import time
@@ -19,7 +20,7 @@ from postgres_server import PostgresServer
 from proxy import Proxy
 from rule_database import RuleDatabase
 from tidegate.rules import RulesError, RuleSet
-from tidegate.rules.sql import SqlRules
+from tidegate.rules.sql import SqlRules, upgrade
 
 # Longer than any test. With this interval, only a notification can report a change.
 NEVER = 3600.0
@@ -124,6 +125,45 @@ def test_a_bad_version_is_refused_counted_and_logged_once(
         set_limit(database, "3/minute")
         eventually(lambda: limiter.peek(user="1").limit == 3)
         assert source.last_error is None
+
+
+@pytest.mark.parametrize("change", ["DELETE FROM {}", "UPDATE {} SET enabled = false"])
+def test_emptied_tables_take_no_limit_away(
+    database: RuleDatabase, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.add_rule("api", "2/minute")
+    with SqlRules(database.url, interval=NEVER) as source:
+        limiter = tg.Limiter(rules=source, clock=tg.ManualClock(0))
+        database.run(change.format("rate_limit_rules"))
+        assert not source.refresh()
+        assert limiter.check(user="1").limit == 2
+        assert "no rule is in force, and 1 were before" in caplog.text
+        database.run("DELETE FROM rate_limit_rules")
+        database.add_rule("api", "3/minute")
+        eventually(lambda: source.refresh() or source.current.rules[0].limits == "3/minute")
+        assert limiter.check(user="1").limit == 3
+
+
+def test_an_sqlite_that_is_replaced_or_deleted_is_noticed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = [tmp_path / name for name in ("rules.db", "restored.db")]
+    for file, count in zip(files, (42, 78)):
+        upgrade(f"sqlite:///{file}")
+        with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            RuleDatabase("sqlite://", connection).add_rule("api", f"{count}/minute")
+    with SqlRules(f"sqlite:///{files[0]}", interval=NEVER) as source:
+        limiter = tg.Limiter(rules=source)
+        assert limiter.check(user="1").limit == 42
+        files[1].rename(files[0])
+        assert source.refresh()
+        assert limiter.check(user="1").limit == 78
+        files[0].unlink()
+        assert not source.refresh()
+        assert source.failures == 1
+        assert "cannot be read, its last rules stay in force" in caplog.text
+        assert not files[0].exists(), "looking makes no empty database"
+        assert limiter.check(user="1").limit == 78
 
 
 def test_a_limiter_that_cannot_count_for_new_rules_keeps_its_own(database: RuleDatabase) -> None:

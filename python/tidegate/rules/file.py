@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from functools import partial
 from pathlib import Path
@@ -9,18 +10,25 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._errors import ConfigurationError
 from tidegate.rules.document import read_file
-from tidegate.rules.source import Reading, RuleSource
+from tidegate.rules.source import ChangedMeanwhile, Reading, RuleSource
 
 if TYPE_CHECKING:
     import threading
 
+    from tidegate.rules.reading import Version
+    from tidegate.rules.rule_set import RuleSet
+
 __all__ = ["FileWatch", "RuleFile", "stamp_of"]
 
-# Differs between two versions of a file. A link has the stamp of the file that it leads to, so
-# a link that is swapped, as Kubernetes does with ConfigMaps, is a new version.
-Stamp = tuple[int, int, int, int]
+# Differs between two versions of a file: nobody can set the time of a change back. A link has the
+# stamp of the file that it leads to, so a link that is swapped, as Kubernetes does with ConfigMaps,
+# is a new version.
+Stamp = tuple[int, int, int, int, int]
 # To read some 40 rules takes a few milliseconds, a process of its own half a second.
 _MOST_BYTES_HERE = 4096
+# How many intervals a file must have stayed the same, and how often its beginning is tried.
+_TIMES_STILL = 2
+_TRIES = 10
 
 
 class FileWatch:
@@ -42,16 +50,23 @@ class FileWatch:
         self._read = stamp
         return stamp
 
+    def has_changed(self) -> bool:
+        """Whether the version of the last look() is no longer there."""
+        stamp: Any = self._stamp()
+        return bool(stamp != self._read)
+
     def look_again(self) -> None:
         """Makes the next look() find a new version, since this one was not read after all."""
         self._read = None
 
     def wait(self, stop: threading.Event) -> None:
-        """Returns once there is a new version that has stayed the same for one interval."""
+        """Returns once there is a new version that has stayed the same for two intervals."""
         before: Any = None
+        times = 0
         while not stop.wait(self._interval):
             now = self._stamp()
-            if now != self._read and now == before:
+            times = times + 1 if now == before else 0
+            if now != self._read and times == _TIMES_STILL:
                 return
             before = now
 
@@ -61,11 +76,13 @@ class RuleFile(RuleSource):
 
         limiter = Limiter(rules=RuleFile("rules.yaml"))
 
-    A new version is read once the file has stayed the same for one interval, because half of a
-    file may be valid rules too. The file may be replaced, written in place, or be a link to another
-    file. If a version is not valid, it is logged and counted, and the rules before it stay in
-    force; they also stay in force while the file is missing. The constructor raises RulesError if
-    the rules are not valid, and OSError if the file cannot be read.
+    A new version is read once the file has stayed the same for two intervals, and taken if it did
+    not change while it was read, because half of a file may be valid rules too. A writer that
+    pauses for longer writes another file and renames it. The file may be replaced, written in
+    place, or be a link to another file. If a version is not valid, or has no rule in force and
+    `allow_empty` is false, it is logged and counted, and the rules before it stay in force; they
+    also stay in force while the file is missing. The constructor raises RulesError if the rules are
+    not valid, and OSError if the file cannot be read, or changes each time that it is read.
     """
 
     def __init__(
@@ -74,16 +91,36 @@ class RuleFile(RuleSource):
         *,
         interval: float = 0.25,
         cache: str | os.PathLike[str] | None = None,
+        allow_empty: bool = False,
     ) -> None:
         self._path = Path(path)
         self._watch = FileWatch(partial(stamp_of, self._path), interval)
-        super().__init__(interval=interval, cache=cache)
+        super().__init__(interval=interval, cache=cache, allow_empty=allow_empty)
 
     def _reading_of_now(self) -> Reading | None:
         stamp = self._watch.look()
         if stamp is None:
             return None
         return Reading(partial(read_file, self._path), takes_long=stamp[-1] > _MOST_BYTES_HERE)
+
+    def _first(self) -> RuleSet:
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(ChangedMeanwhile):
+                return super()._first()
+        try:
+            return super()._first()
+        except ChangedMeanwhile as error:
+            raise OSError(str(error)) from None
+
+    def _version(self, reading: Reading) -> Version:
+        version = super()._version(reading)
+        if self._watch.has_changed():
+            self._look_again()
+            raise ChangedMeanwhile(
+                f"the file {str(self._path)!r} changed while it was read; expected one that stays "
+                "as it is, or is replaced by renaming another"
+            )
+        return version
 
     def _look_again(self) -> None:
         self._watch.look_again()
@@ -98,4 +135,10 @@ class RuleFile(RuleSource):
 def stamp_of(path: Path) -> Stamp:
     """The stamp of the version of a file that is there now."""
     status = path.stat()
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+        status.st_size,
+    )

@@ -114,6 +114,10 @@ class RuleSet:
         self._compiled = compiled
         self._models = (tuple(model.rules), model.default)
         self._size = len(model.rules)
+        self.in_force: int = sum(rule.enabled for rule in model.rules) + bool(model.default)
+        """How many rules are enabled; the default is one more."""
+        self.blocked: int = len(model.block)
+        """How many entries `block` has."""
         self.source: str = document.source
         """The file that it was read from, or ``<dict>`` or ``<text>``."""
         self.tiers: tuple[str, ...] = tuple(model.tiers)

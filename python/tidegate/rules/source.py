@@ -13,6 +13,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Generic, NamedTuple, Protocol, TypeVar
 
+from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.rules.document import Document
 from tidegate.rules.problems import RulesError
 from tidegate.rules.reading import (
@@ -27,7 +28,7 @@ from tidegate.rules.rule_set import RuleSet
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Reading", "RefusedError", "RuleSource", "Source"]
+__all__ = ["ChangedMeanwhile", "Reading", "RefusedError", "RuleSource", "Source"]
 
 log = logging.getLogger("tidegate")
 
@@ -48,6 +49,14 @@ class RefusedError(Exception):
     def __init__(self, reason: Exception) -> None:
         super().__init__(str(reason))
         self.reason = reason
+
+
+class LosesAllRulesError(ConfigurationError):
+    """A version without any rule in force, after one that had rules."""
+
+
+class ChangedMeanwhile(Exception):
+    """The place changed while it was read, so what was read may be half of a version."""
 
 
 class Source(Generic[Held]):
@@ -89,8 +98,8 @@ class Source(Generic[Held]):
     def _next(self) -> Held | None:
         """Reads. Returns the version of now; None if it is the one of the last call.
 
-        Raises RefusedError for a version that is not valid, ClosedMeanwhile, and any other
-        exception if the place cannot be read.
+        Raises RefusedError for a version that is not valid, ClosedMeanwhile, ChangedMeanwhile, and
+        any other exception if the place cannot be read.
         """
         raise NotImplementedError
 
@@ -144,7 +153,7 @@ class Source(Generic[Held]):
         with self._reading:
             try:
                 version = self._next()
-            except ClosedMeanwhile:
+            except (ClosedMeanwhile, ChangedMeanwhile):
                 return False
             except RefusedError as error:
                 self._reached()
@@ -199,7 +208,9 @@ class Source(Generic[Held]):
         self._refusal = self.last_error = error
         if is_new:  # logged once, not at each look
             self.refused += 1
-            log.error("%s: a new version of the rules was refused: %s", self, error)
+            # A mistake in the rules is an error; rules that are gone may be in the making.
+            level = logging.WARNING if isinstance(error, LosesAllRulesError) else logging.ERROR
+            log.log(level, "%s: a new version of the rules was refused: %s", self, error)
 
     def _not_reached(self, error: Exception) -> None:
         self.failures += 1
@@ -269,6 +280,9 @@ class RuleSource(Source[RuleSet]):
     refused: it is counted and logged, and the rules before it stay in force. If the place cannot be
     read, the source logs that and tries again. No request ever fails or waits because of this.
 
+    A version in which no rule is in force takes all limits away, as an emptied table does: after
+    one that had rules it is refused too, unless `allow_empty` is true.
+
     With `cache`, the path of a file, each good version is written there. If the place cannot be
     read at construction, the source begins with the version in that file.
 
@@ -279,8 +293,15 @@ class RuleSource(Source[RuleSet]):
     """
 
     def __init__(
-        self, *, interval: float = 1.0, cache: str | os.PathLike[str] | None = None
+        self,
+        *,
+        interval: float = 1.0,
+        cache: str | os.PathLike[str] | None = None,
+        allow_empty: bool = False,
     ) -> None:
+        if not isinstance(allow_empty, bool):
+            raise ArgumentTypeError(f"allow_empty is {allow_empty!r}; expected True or False")
+        self._allows_empty = allow_empty
         self._cache = None if cache is None else Path(cache)
         self._reads_apart = True
         # The text that the cache gets when the rules are in force.
@@ -299,7 +320,11 @@ class RuleSource(Source[RuleSet]):
 
     def _next(self) -> RuleSet | None:
         reading = self._reading_of_now()
-        return None if reading is None else self._rules_of(reading)
+        if reading is None:
+            return None
+        rules = self._rules_of(reading)
+        self._check_that_rules_stay(self.current, rules)
+        return rules
 
     def _rules_of(self, reading: Reading) -> RuleSet:
         version = self._version(reading)
@@ -308,6 +333,22 @@ class RuleSource(Source[RuleSet]):
         self._text = version.text
         rules: RuleSet = version.rules
         return rules
+
+    def _check_that_rules_stay(self, before: RuleSet, after: RuleSet) -> None:
+        """Raises RefusedError for a version that takes all rules, or all that is left, away."""
+        if self._allows_empty:
+            return
+        if before.in_force and not after.in_force:
+            lost = f"no rule is in force, and {before.in_force} were before"
+        elif before.blocked and not (after.in_force or after.blocked):
+            lost = f"it has no entry, and `block` had {before.blocked} before"
+        else:
+            return
+        raise RefusedError(
+            LosesAllRulesError(
+                f"{after.source}: {lost}; expected at least one, or a source with allow_empty=True"
+            )
+        )
 
     def _version(self, reading: Reading) -> Version:
         """Reads. Raises where the rules cannot be read."""
@@ -334,11 +375,18 @@ class RuleSource(Source[RuleSet]):
             assert reading is not None, "the first look finds something"
             # Nobody decides by them yet.
             rules = self._rules_of(reading._replace(takes_long=False))
+            if not (rules.in_force or self._allows_empty):
+                if self._cache is not None and self._cache.exists():
+                    self._check_that_rules_stay(RuleSet._from(_kept_in(self._cache)), rules)
+                log.warning(
+                    "%s begins without a rule in force, so that no request is limited; expected "
+                    "at least one rule, or allow_empty=True", self,
+                )  # fmt: skip
         except Exception as error:
             reason = error.reason if isinstance(error, RefusedError) else error
             if self._cache is None or not self._cache.exists():
                 raise reason from None
-            if isinstance(reason, RulesError):
+            if isinstance(reason, (RulesError, LosesAllRulesError)):
                 self._refuse(reason)
             else:
                 self._not_reached(reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 import tidegate as tg
 from polling import eventually
 from tidegate.rules import RuleFile, RulesError
+from tidegate.rules.document import Document, read_file
 from tidegate.rules.file import FileWatch
 
 
@@ -79,10 +81,117 @@ def test_a_version_that_is_not_valid_is_refused_once_and_the_rules_before_stay(
 
 
 def test_a_file_is_read_when_it_has_stayed_the_same_for_a_while() -> None:
-    stamps = iter([1, 2, 3, 3])
+    stamps = iter([1, 2, 2, 3, 3, 3])
     watch = FileWatch(lambda: next(stamps), interval=0.01)
     watch.wait(threading.Event())
-    assert next(stamps, None) is None, "it looked until two stamps were equal"
+    assert next(stamps, None) is None, "it looked until three stamps were equal"
+
+
+def test_a_version_whose_size_and_time_are_those_of_the_one_before_is_new(path: Path) -> None:
+    with RuleFile(path, interval=60) as source:
+        before = path.stat()
+        write(path, 9)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert (path.stat().st_size, path.stat().st_mtime_ns) == (
+            before.st_size,
+            before.st_mtime_ns,
+        )
+        assert source.refresh()
+
+
+def test_half_of_a_file_that_is_written_meanwhile_is_not_taken(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = "rules:\n- id: api\n  by: user\n  limit: 3/hour\n  endpoint: /login\n"
+    halves = iter([whole[: whole.index("  endpoint")], "rules: [{id: a"])
+    # The times of files are coarse, so that each version here has a size of its own.
+    sizes = itertools.count(1)
+
+    def read_half(of: Path) -> Document:
+        half = next(halves, None)
+        if half is None:
+            return read_file(of)
+        of.write_text(half)
+        try:
+            return read_file(of)
+        finally:
+            of.write_text(whole + "\n" * next(sizes))
+
+    with RuleFile(path, interval=60) as source, caplog.at_level(logging.INFO, "tidegate"):
+        begun = source.current
+        monkeypatch.setattr("tidegate.rules.file.read_file", read_half)
+        path.write_text(whole)
+        assert not source.refresh(), "its last line was missing"
+        assert not source.refresh(), "half a line is no mistake of anybody"
+        assert source.current is begun
+        assert not caplog.records
+        assert source.refused == source.failures == 0
+        assert source.refresh()
+        assert source.current.rules[0].endpoints == ["/login"]
+
+    halves = iter([whole[: whole.index("  endpoint")]])
+    with RuleFile(path) as source:
+        assert source.current.rules[0].endpoints == ["/login"], "it was read again"
+    halves = iter([whole[:60]] * 20)
+    with pytest.raises(OSError, match=r"changed while it was read; expected one that stays"):
+        RuleFile(path)
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        "{}",
+        "rules: []",
+        "block: [{user: mallory}]",
+        "rules: [{id: api, by: user, limit: 2/hour, enabled: false}]",
+    ],
+)
+def test_a_version_without_a_rule_in_force_is_refused(
+    path: Path, nothing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RuleFile(path, interval=60) as source, caplog.at_level(logging.INFO, "tidegate"):
+        limiter = tg.Limiter(rules=source)
+        path.write_text(nothing)
+        assert not source.refresh()
+        assert limit_of(limiter) == 2
+        assert source.refused == 1
+        [record] = caplog.records
+        assert record.levelno == logging.WARNING
+        assert "no rule is in force, and 1 were before; expected" in record.getMessage()
+        write(path, 5)
+        assert source.refresh()
+        assert limit_of(limiter) == 5
+        assert source.last_error is None
+
+    write(path, 2)
+    with RuleFile(path, interval=60, allow_empty=True) as source:
+        path.write_text(nothing)
+        assert source.refresh(), "it was allowed"
+
+
+def test_a_block_list_is_not_lost_either(path: Path) -> None:
+    path.write_text("block: [{user: mallory}]")
+    with RuleFile(path, interval=60) as source:
+        path.write_text("{}")
+        assert not source.refresh()
+        assert "`block` had 1 before" in str(source.last_error)
+
+
+def test_a_start_without_a_rule_in_force_warns_or_takes_the_kept_ones(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "kept.json"
+    RuleFile(path, cache=cache).close()
+    path.write_text("{}")
+    RuleFile(path, allow_empty=True).close()
+    assert not caplog.records
+    RuleFile(path).close()
+    assert "begins without a rule in force, so that no request is limited" in caplog.text
+    with RuleFile(path, cache=cache) as source:
+        assert source.current.in_force == 1
+        assert source.refused == 1
+    with pytest.raises(tg.ConfigurationError, match="allow_empty is 1; expected True or False"):
+        RuleFile(path, allow_empty=1)  # type: ignore[arg-type]
 
 
 def test_limiters_can_be_attached_and_callbacks_get_new_versions(path: Path) -> None:
@@ -145,4 +254,4 @@ def test_last_error_stays_when_a_missing_file_returns_unchanged(path: Path, tmp_
         assert isinstance(source.last_error, FileNotFoundError)
         (tmp_path / "away").rename(path)
         source.refresh()
-        assert (source.last_error, source.refused) == (refusal, 1)
+        assert (str(source.last_error), source.refused) == (str(refusal), 1)

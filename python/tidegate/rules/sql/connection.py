@@ -101,6 +101,8 @@ class Database:
         self._timeout = timeout
         self.engine = engine_of(database, timeout)
         self._connection: sa.Connection | None = None
+        # The file of an SQLite that the connection has open.
+        self._file: tuple[int, int] | None = None
         self.opened = 0
         """The number of connections that were opened."""
 
@@ -116,6 +118,10 @@ class Database:
         Raises StorageError if the database fails, or does not answer in time.
         """
         try:
+            file = self._file_of_now()
+            if file != self._file:  # it was replaced, and the connection reads the one before
+                self.close()
+                self._file = file
             if self._connection is None:
                 self._connection = self.engine.connect()
                 self.opened += 1
@@ -138,6 +144,18 @@ class Database:
                     f"the database {self.name} failed: {_cause(error)}{advice}"
                 ) from error
             raise
+
+    def _file_of_now(self) -> tuple[int, int] | None:
+        """The device and inode of an SQLite's file. Raises StorageError if the file is gone."""
+        if self.engine.dialect.name != "sqlite":
+            return None
+        if not has_file(self.engine):  # to connect would make an empty database
+            raise StorageError(f"there is no file {self.engine.url.database!r}")
+        try:
+            status = os.stat(self.engine.url.database or "")
+        except OSError:  # one in memory
+            return None
+        return status.st_dev, status.st_ino
 
     def close(self) -> None:
         """Closes the connection; the next use opens another."""

@@ -63,7 +63,8 @@ class SqlRules(RuleSource):
     PostgreSQL notifies of changes. In addition, the source checks every `interval` seconds whether
     the tables have changed, which is the only way for SQLite. A thread of the source does this; it
     waits at most `timeout` seconds for each answer. The constructor raises StorageError if the
-    database cannot be read, unless `cache` has the rules of an earlier run.
+    database cannot be read, unless `cache` has the rules of an earlier run. After rules, a version
+    without any in force, as during a restore of the database, is refused unless `allow_empty`.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class SqlRules(RuleSource):
         interval: float = 1.0,
         timeout: float = 5.0,
         cache: str | os.PathLike[str] | None = None,
+        allow_empty: bool = False,
     ) -> None:
         self._database = Database(database, timeout)
         self._listener = _Listener(self._database, timeout)
@@ -80,7 +82,7 @@ class SqlRules(RuleSource):
         self._url = _url_for_others(database, self._database)
         self._mark: object = None
         self._seconds = 0.0  # how long the last read took
-        super().__init__(interval=interval, cache=cache)
+        super().__init__(interval=interval, cache=cache, allow_empty=allow_empty)
 
     def _reading_of_now(self) -> Reading | None:
         begun = time.monotonic()
