@@ -12,7 +12,7 @@ __all__ = ["DECISIONS", "GRANTED", "binding", "grant"]
 
 # The key under which a scope of Starlette, a WSGI environ and META of Django hold the decisions
 # whose headers are still to be sent, oldest first.
-DECISIONS = "tidegate.verdicts"
+DECISIONS = "tidegate.decisions"
 # The key under which a scope, a WSGI environ and META of Django hold the decisions by rules that
 # let a request pass. A route's limit that refuses the request gives their charges back.
 GRANTED = "tidegate.granted"

@@ -6,6 +6,7 @@ import logging
 import math
 import random
 import time
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
@@ -52,25 +53,51 @@ class Hooks:
         self._retry_jitter = retry_jitter
         self._quiet_until: dict[str, float] = {}
 
-    async def is_exempt(
+    def is_exempt(
         self, function: Callable[[Any], Any], request: Any, execution: Execution
-    ) -> bool:
-        """Returns the result of the service's `function`; False if the function fails."""
-        try:
-            return bool(await execution.resolve(function(request)))
-        except Exception as exc:
-            self.log_throttled("exempt_when raised; the request is not exempt", exc=exc)
-            return False
+    ) -> bool | Coroutine[Any, Any, bool]:
+        """Returns the result of the service's `function`; False if the function fails.
 
-    async def cost_of(
-        self, function: Callable[[Any], Any], request: Any, execution: Execution
-    ) -> int:
-        """Returns the cost that the service's `function` computes; 1 if the function fails."""
+        The result is a coroutine of it unless the function returned a bool, as most do.
+        """
         try:
-            cost = await execution.resolve(function(request))
+            found = function(request)
         except Exception as exc:
-            self.log_throttled("the cost function raised; 1 is charged", exc=exc)
-            return 1
+            return self._not_exempt(exc)
+        return found if found is True or found is False else self._is_exempt(found, execution)
+
+    async def _is_exempt(self, found: Any, execution: Execution) -> bool:
+        try:
+            return bool(await execution.resolve(found))
+        except Exception as exc:
+            return self._not_exempt(exc)
+
+    def _not_exempt(self, exc: Exception) -> bool:
+        self.log_throttled("exempt_when raised; the request is not exempt", exc=exc)
+        return False
+
+    def cost_of(
+        self, function: Callable[[Any], Any], request: Any, execution: Execution
+    ) -> int | Coroutine[Any, Any, int]:
+        """Returns the cost that the service's `function` computes; 1 if the function fails.
+
+        The result is a coroutine of it unless the function returned a valid int, as most do.
+        """
+        try:
+            cost = function(request)
+        except Exception as exc:
+            return self._usual_cost(exc)
+        return cost if type(cost) is int and cost >= 1 else self._cost_of(cost, execution)
+
+    def _usual_cost(self, exc: Exception) -> int:
+        self.log_throttled("the cost function raised; 1 is charged", exc=exc)
+        return 1
+
+    async def _cost_of(self, cost: Any, execution: Execution) -> int:
+        try:
+            cost = await execution.resolve(cost)
+        except Exception as exc:
+            return self._usual_cost(exc)
         if isinstance(cost, int) and not isinstance(cost, bool) and cost >= 1:
             return cost
         self.log_throttled(

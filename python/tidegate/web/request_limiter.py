@@ -291,7 +291,13 @@ class RequestLimiter:
         # Read before the decision, which charge.remember() must not take for a later one.
         decided_ns = limiter._now_ns()
         began = time.perf_counter() if observers.times else None
-        decision = await execution.hit(limiter, charge.key, charge.cost)
+        decision: Any
+        if type(limiter).hit_async is Limiter.hit_async:
+            decision = execution.start_hit(limiter, charge.key, charge.cost)
+            if type(decision) is not Decision:
+                decision = await decision
+        else:
+            decision = await execution.hit(limiter, charge.key, charge.cost)
         if began is not None:
             observers.notify_time(limiter, time.perf_counter() - began, self.hooks)
         if not decision.allowed:
@@ -341,8 +347,10 @@ class RequestLimiter:
         if self._methods is not None and getattr(request, "method", "GET") not in self._methods:
             return None
         exempt_when = self._exempt_when
-        if exempt_when and await self.hooks.is_exempt(exempt_when, request, execution):
-            return None
+        if exempt_when is not None:
+            exempt = self.hooks.is_exempt(exempt_when, request, execution)
+            if exempt is True or (exempt is not False and await exempt):
+                return None
         limits = self._limits
         if limits is None:
             assert self.dynamic_limit is not None
@@ -351,13 +359,15 @@ class RequestLimiter:
             return None
         if key is _NOT_READ:
             key = self._key_of(request)
-        if inspect.isawaitable(key):
+        if type(key) is not str and inspect.isawaitable(key):
             key = await self._awaited_key(request, key, execution)
         if key is None and self._on_no_key == "open":
             return None
         cost = self.cost
         if not isinstance(cost, int):
-            cost = await self.hooks.cost_of(cost, request, execution)
+            cost = self.hooks.cost_of(cost, request, execution)
+            if not isinstance(cost, int):
+                cost = await cost
         return Charge(self.hooks, limits, key, cost)
 
     def refuse_without_key(self, request: Any, charge: Charge) -> RequestDecision:

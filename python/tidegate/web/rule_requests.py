@@ -114,15 +114,19 @@ class RuleRequests:
 
     async def _check_slow(self, request: Any, execution: Execution) -> RequestDecision | None:
         exempt_when = self._exempt_when
-        if exempt_when and await self.hooks.is_exempt(exempt_when, request, execution):
-            return None
+        if exempt_when is not None:
+            exempt = self.hooks.is_exempt(exempt_when, request, execution)
+            if exempt is True or (exempt is not False and await exempt):
+                return None
         cost = self._cost
         if callable(cost):
-            cost = await self.hooks.cost_of(cost, request, execution)
+            cost = self.hooks.cost_of(cost, request, execution)
+            if not isinstance(cost, int):
+                cost = await cost
         attributes: Attributes = {"cost": cost}
         for name, reader in {**self._usual_readers, **self._readers}.items():
             value = self._value(request, name, reader)
-            if inspect.isawaitable(value):
+            if value is not None and type(value) is not str and inspect.isawaitable(value):
                 try:
                     value = await execution.resolve(value)
                 except Exception as exc:
