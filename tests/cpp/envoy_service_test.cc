@@ -80,6 +80,16 @@ TEST_P(EnvoyServiceTest, UsesUpWhatIsLeftOfALimitThatRefusesADescriptorOnItsOwn)
   EXPECT_EQ(Outcome({{"tokens", "1", R"("hitsAddend":0)"}}), "200 OK:9");
 }
 
+// A clock that went back is read again, and what is left is used up all the same.
+TEST_P(EnvoyServiceTest, UsesUpWhatIsLeftAfterTheClockWentBack) {
+  Add(Domain(/*all_or_none=*/false), {.key = "tokens", .limits = {"9/minute"}});
+  Use();
+  EXPECT_EQ(Outcome({{"tokens", "1", R"("hitsAddend":4)"}}), "200 OK:5");
+  clock->AdvanceNs(-3600 * kSecond);
+  EXPECT_EQ(Outcome({{"tokens", "1", R"("hitsAddend":10)"}}), "429 OVER_LIMIT:0");
+  EXPECT_EQ(Outcome({{"tokens", "1", R"("hitsAddend":0)"}}), "429 OVER_LIMIT:0");
+}
+
 TEST_P(EnvoyServiceTest, HasSeveralLimitsOnOneKey) {
   Add(Domain(), {.key = "user", .limits = {"2/second", "3/minute"}});
   Use();

@@ -60,8 +60,11 @@ class SlowStore final : public Store {
     std::lock_guard lock(mutex_);
     waiting_.push_back([=, this, keys = std::move(keys), charges = std::move(charges)]() mutable {
       for (size_t i = 0; i < keys.size(); ++i) charges[i].key = keys[i];
-      Decision decision =
-          *inner_->Submit(op, charges, admitted_ns, moment, clock, outcomes, nullptr);
+      const auto submit = [&](const Moment& at) {
+        return *inner_->Submit(op, charges, admitted_ns, at, clock, outcomes, nullptr);
+      };
+      Decision decision = submit(moment);
+      if (decision.behind && clock != nullptr) decision = submit({clock(), /*confirmed=*/true});
       decision.at_ns = moment.now_ns;
       if (outcomes != nullptr) {
         for (Decision& each : *outcomes) each.at_ns = moment.now_ns;

@@ -225,6 +225,26 @@ TEST_P(EachAlgorithm, AfterTheClockWentBackEachHitIsChargedOnce) {
   EXPECT_EQ(f.limiter->Peek("key").remaining(), d.remaining());
 }
 
+// A clock that moves on at each reading.
+class MovingClock final : public Clock {
+ public:
+  int64_t NowNs() override { return ns += kMs; }
+  int64_t ns = kStart;
+};
+
+TEST(LimiterSlotTest, APlaceTakenAfterTheClockWentBackIsGivenBack) {
+  const auto clock = std::make_shared<MovingClock>();
+  const auto limiter =
+      *Limiter::Create({MakeLimit(2, 60 * kSecond, Algorithm::kConcurrency)}, MakeStore(), clock);
+  limiter->Hit("key");
+  clock->ns -= kHour;
+  const Decision d = limiter->Hit("key");
+  ASSERT_TRUE(d.allowed);
+  const int64_t left = limiter->Peek("key").remaining();
+  limiter->Release("key", 1, d);
+  EXPECT_EQ(limiter->Peek("key").remaining(), left + 1);
+}
+
 TEST_P(EachAlgorithm, ManyKeysAtOnceAfterTheClockWentBack) {
   Fixture many(MakeLimit(10, 60 * kSecond, GetParam()));
   Fixture hashed(MakeLimit(10, 60 * kSecond, GetParam()));

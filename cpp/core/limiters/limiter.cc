@@ -52,32 +52,14 @@ absl::StatusOr<std::unique_ptr<Limiter>> Limiter::Create(const std::vector<Limit
 Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
                  std::shared_ptr<Clock> clock)
     : limits_(std::move(limits)),
-      store_(std::move(store)),
+      store_(std::move(store), std::move(clock)),
       has_shadow_(std::any_of(limits_.begin(), limits_.end(),
                               [](const BoundLimit& bound) { return bound.limit.shadow(); })),
-      memory_(HasShortWay() ? dynamic_cast<MemoryCells*>(store_.get()) : nullptr),
-      shm_(HasShortWay() ? dynamic_cast<ShmCells*>(store_.get()) : nullptr),
-      blocks_(store_->blocks()),
-      sets_back_(!store_->spans_hosts() || (clock != nullptr && clock->is_common())),
+      memory_(HasShortWay() ? dynamic_cast<MemoryCells*>(&store_.store()) : nullptr),
+      shm_(HasShortWay() ? dynamic_cast<ShmCells*>(&store_.store()) : nullptr),
       takes_fingerprints_((memory_ != nullptr || shm_ != nullptr) &&
                           IsBucket(limits_[0].limit.algorithm())),
-      clock_(std::move(clock)),
-      clock_shift_(store_->clock_shift()),
       refused_(IsSingle() ? 0 : limits_.size()) {}
-
-TIDEGATE_INLINE Decision Limiter::Decide(std::string_view key, int64_t cost, const Moment& moment,
-                                         Outcomes* outcomes) {
-  if (memory_ != nullptr) return memory_->MemoryCells::Hit({key, limits_.data(), cost}, moment);
-  return DecideElsewhere(key, cost, moment, outcomes);
-}
-
-__attribute__((noinline)) Decision Limiter::DecideElsewhere(std::string_view key, int64_t cost,
-                                                            const Moment& moment,
-                                                            Outcomes* outcomes) {
-  if (IsSingle()) return store_->Hit({key, limits_.data(), cost}, moment);
-  return store_->HitAll(
-      PlanFor(key, cost), moment, [this] { return NowNs(); }, outcomes);
-}
 
 Limiter::Charges Limiter::PlanFor(std::string_view key, int64_t cost) const {
   Charges plan;
@@ -87,10 +69,19 @@ Limiter::Charges Limiter::PlanFor(std::string_view key, int64_t cost) const {
 
 namespace {
 
-// The decision of a peek.
-Decision Uncharged(Decision decision) {
-  decision.SetChargedIn(ChargedIn::kNowhere);
-  return decision;
+// The two answers to a hit.
+template <typename Answer>
+Answer AnswerOf(const Limit& limit, const BucketOutcome& outcome, int64_t now_ns);
+
+template <>
+TIDEGATE_INLINE Decision AnswerOf(const Limit& limit, const BucketOutcome& outcome,
+                                  int64_t now_ns) {
+  return MakeDecision(limit, outcome, now_ns);
+}
+
+template <>
+TIDEGATE_INLINE bool AnswerOf(const Limit&, const BucketOutcome& outcome, int64_t) {
+  return outcome.allowed;
 }
 
 // For counters that only one thread writes.
@@ -164,263 +155,125 @@ void Limiter::CountShadow(absl::Span<const Decision> outcomes) {
   }
 }
 
-// The fast path of a limiter of one limit. Returns false if it could not decide.
-template <typename S>
-TIDEGATE_INLINE bool Limiter::HitQuickly(S& store, std::string_view key, int64_t cost,
-                                         int64_t& now_ns, BucketOutcome& outcome) {
+// One straight line without a call. What it cannot decide, it charges nothing for.
+template <typename Answer, typename S>
+TIDEGATE_INLINE Answer Limiter::HitQuickly(S& store, std::string_view key, int64_t cost) {
   const BoundLimit& bound = *limits_.data();
   const int number = OwnThreadNumber();
   if (number <= 0 || !CellCalls::IsShort(bound.limit, cost)) [[unlikely]]
-    return false;
+    return static_cast<Answer>(HitAtLength(key, cost));
   // The key is hashed first: reading the time-stamp counter takes as long as all the rest, and the
   // processor begins no instruction meanwhile, but finishes those under way.
   const Fingerprint print = CellCalls::FingerprintOf(store, key, bound);
-  if (clock_ != nullptr) [[unlikely]]
-    now_ns = ReadClock();
+  int64_t now_ns = 0;
+  if (store_.has_own_clock()) [[unlikely]]
+    now_ns = store_.OwnNowNs();
   const auto clock = [ this, &now_ns ]() __attribute__((always_inline)) {
-    if (clock_ == nullptr) [[likely]]
-      now_ns = system_.Now() + clock_shift_.ns();
+    if (!store_.has_own_clock()) [[likely]]
+      now_ns = store_.SystemNowNs();
     return now_ns;
   };
+  BucketOutcome outcome;
   if (!CellCalls::HitQuickly(store, print, bound.limit, cost, clock, number, outcome)) [[unlikely]]
-    return false;
+    return static_cast<Answer>(HitAtLength(key, cost));
   Counts* const counts = counts_.Find(number);
   if (counts == nullptr) [[unlikely]] {
     Count(outcome.allowed ? 1 : 0, outcome.allowed ? 0 : 1);
   } else {
     AddAlone(counts->calls[outcome.allowed], 1);
   }
-  return true;
+  return AnswerOf<Answer>(bound.limit, outcome, now_ns);
 }
 
-template <typename S>
-TIDEGATE_INLINE Decision Limiter::HitIn(S& store, std::string_view key, int64_t cost) {
-  int64_t now_ns = 0;
-  BucketOutcome outcome;
-  if (!HitQuickly(store, key, cost, now_ns, outcome)) [[unlikely]]
-    return HitAtLength(key, cost);
-  return MakeDecision(limits_.data()->limit, outcome, now_ns);
+// Separate, like HitAtLength(), so that the fast path of a single unit in the memory store has the
+// registers to itself.
+template <typename Answer>
+__attribute__((noinline)) Answer Limiter::HitElsewhere(std::string_view key, int64_t cost) {
+  if (memory_ != nullptr) return HitQuickly<Answer>(*memory_, key, cost);
+  if (shm_ == nullptr) return static_cast<Answer>(HitAtLength(key, cost));
+  return cost == 1 ? HitQuickly<Answer>(*shm_, key, 1) : HitQuickly<Answer>(*shm_, key, cost);
 }
-
-template <typename S>
-TIDEGATE_INLINE bool Limiter::AllowIn(S& store, std::string_view key, int64_t cost) {
-  int64_t now_ns = 0;
-  BucketOutcome outcome;
-  if (!HitQuickly(store, key, cost, now_ns, outcome)) [[unlikely]]
-    return HitAtLength(key, cost).allowed;
-  return outcome.allowed;
-}
-
-Decision Limiter::Hit(std::string_view key, int64_t cost) {
-  if (cost != 1) [[unlikely]]
-    return HitSeveral(key, cost);
-  return memory_ != nullptr ? HitIn(*memory_, key, 1) : HitElsewhere(key);
-}
-
-bool Limiter::Allow(std::string_view key, int64_t cost) {
-  if (cost != 1) [[unlikely]]
-    return AllowSeveral(key, cost);
-  return memory_ != nullptr ? AllowIn(*memory_, key, 1) : AllowElsewhere(key);
-}
-
-// Separate, like HitAtLength() and ReadClock(), so that the fast path of a single unit in the
-// memory store has the registers to itself.
-__attribute__((noinline)) Decision Limiter::HitElsewhere(std::string_view key) {
-  return shm_ != nullptr ? HitIn(*shm_, key, 1) : HitWithoutCells(key, 1);
-}
-
-__attribute__((noinline)) bool Limiter::AllowElsewhere(std::string_view key) {
-  return shm_ != nullptr ? AllowIn(*shm_, key, 1) : HitWithoutCells(key, 1).allowed;
-}
-
-__attribute__((noinline)) Decision Limiter::HitSeveral(std::string_view key, int64_t cost) {
-  if (memory_ != nullptr) return HitIn(*memory_, key, cost);
-  return shm_ != nullptr ? HitIn(*shm_, key, cost) : HitWithoutCells(key, cost);
-}
-
-__attribute__((noinline)) bool Limiter::AllowSeveral(std::string_view key, int64_t cost) {
-  if (memory_ != nullptr) return AllowIn(*memory_, key, cost);
-  return shm_ != nullptr ? AllowIn(*shm_, key, cost) : HitWithoutCells(key, cost).allowed;
-}
-
-// For several limits, or a store without cells.
-__attribute__((noinline)) Decision Limiter::HitWithoutCells(std::string_view key, int64_t cost) {
-  if (blocks_) {
-    if (Decision early; HitWithoutWaiting(key, cost, &early)) return early;
-  }
-  return HitAtLength(key, cost);
-}
-
-__attribute__((noinline)) int64_t Limiter::ReadClock() { return clock_->NowNs(); }
 
 __attribute__((noinline)) Decision Limiter::HitAtLength(std::string_view key, int64_t cost) {
-  if (!has_shadow_) [[likely]]
-    return HitWith(key, cost, nullptr);
+  if (IsSingle()) {
+    const Decision decision = store_.Hit({key, limits_.data(), cost});
+    CountOne(decision, decision.rule);
+    return decision;
+  }
   Outcomes outcomes;
-  const Decision decision = HitWith(key, cost, &outcomes);
+  const Decision decision =
+      store_.Call(Op::kHit, PlanFor(key, cost), nullptr, has_shadow_ ? &outcomes : nullptr);
+  CountOne(decision, decision.rule);
   CountShadow(outcomes);
   return decision;
 }
 
-Decision Limiter::HitWith(std::string_view key, int64_t cost, Outcomes* outcomes) {
-  const Moment moment{NowNs()};
-  Decision decision = Decide(key, cost, moment, outcomes);
-  if (decision.behind && sets_back_) [[unlikely]] {
-    decision = Decide(key, cost, {NowNs(), /*confirmed=*/true}, outcomes);
-  }
-  if (!blocks_) decision.at_ns = moment.now_ns;
-  CountOne(decision, decision.rule);
-  return decision;
+Decision Limiter::Hit(std::string_view key, int64_t cost) {
+  if (cost != 1 || memory_ == nullptr) [[unlikely]]
+    return HitElsewhere<Decision>(key, cost);
+  return HitQuickly<Decision>(*memory_, key, 1);
+}
+
+bool Limiter::Allow(std::string_view key, int64_t cost) {
+  if (cost != 1 || memory_ == nullptr) [[unlikely]]
+    return HitElsewhere<bool>(key, cost);
+  return HitQuickly<bool>(*memory_, key, 1);
 }
 
 bool Limiter::HitWithoutWaiting(std::string_view key, int64_t cost, Decision* decision) {
-  const Moment moment{store_->reads_clock() ? NowNs() : 0};
-  const Charge charge{key, limits_.data(), cost};
-  if (IsSingle()) {
-    if (!store_->HitWithoutWaiting({&charge, 1}, moment, decision, nullptr)) return false;
-  } else {
-    Outcomes outcomes;
-    Outcomes* const wanted = has_shadow_ ? &outcomes : nullptr;
-    if (!store_->HitWithoutWaiting(PlanFor(key, cost), moment, decision, wanted)) return false;
-    CountShadow(outcomes);
+  Outcomes outcomes;
+  if (!store_.HitWithoutWaiting(PlanFor(key, cost), decision, has_shadow_ ? &outcomes : nullptr)) {
+    return false;
   }
+  CountShadow(outcomes);
   Count(*decision, decision->rule);
   return true;
 }
 
 std::optional<Decision> Limiter::Submit(Op op, std::string_view key, int64_t cost,
                                         const Decision* hit, Store::Done done) {
-  if (!blocks_) {
-    if (op == Op::kHit) return Hit(key, cost);
-    if (op == Op::kPeek) return Peek(key, cost);
-    if (op == Op::kChargeUpTo) return ChargeUpTo(key, cost);
-    if (op == Op::kRefund) Refund(key, cost, hit);
-    if (op == Op::kRelease) Release(key, cost, *hit);
-    if (op == Op::kReset) Reset(key);
-    if (op == Op::kForget) Forget(key);
-    return Decision();
-  }
-  const Moment moment{NowNs()};
-  const bool gives_back = op == Op::kRefund || op == Op::kRelease;
-  const Charges plan = gives_back ? ToGiveBack(op, key, cost, hit, moment) : PlanFor(key, cost);
-  if (plan.empty()) return Decision();
+  if (op == Op::kHit && !blocks()) return Hit(key, cost);
   // Kept alive by `finish`.
   const auto outcomes =
       has_shadow_ && op == Op::kHit ? std::make_shared<Outcomes>() : std::shared_ptr<Outcomes>();
   const auto finish = [this, op, outcomes](const Decision& decision) {
-    if (op != Op::kHit) return;
-    Count(decision, decision.rule);
+    if (op == Op::kHit) Count(decision, decision.rule);
     if (outcomes != nullptr) CountShadow(*outcomes);
+    return decision;
   };
-  std::optional<Decision> early = store_->Submit(
-      op, plan, hit == nullptr ? Store::kNoInstant : hit->at_ns, moment, ClockToConfirm(),
-      outcomes.get(), [finish, op, done = std::move(done)](const Decision& decision) {
-        finish(decision);
-        if (op == Op::kPeek) return done(Uncharged(decision));
-        done(decision);
-      });
-  if (!early.has_value()) return early;
-  finish(*early);
-  if (op == Op::kPeek) early->SetChargedIn(ChargedIn::kNowhere);
-  return early;
+  return store_.Submit(op, PlanFor(key, cost), hit, outcomes.get(), finish, std::move(done));
 }
 
-Store::Clock Limiter::ClockToConfirm() {
-  if (!store_->reads_clock() || !sets_back_) return nullptr;
-  return [this] { return NowNs(); };
-}
-
-void Limiter::Flush() { store_->Flush(); }
+void Limiter::Flush() { store().Flush(); }
 
 Decision Limiter::Peek(std::string_view key, int64_t cost) {
-  const Moment moment{NowNs()};
-  Decision decision = store_->PeekAll(PlanFor(key, cost), moment, nullptr);
-  if (!blocks_) decision.at_ns = moment.now_ns;
-  return Uncharged(decision);
+  return store_.Call(Op::kPeek, PlanFor(key, cost));
 }
 
 Decision Limiter::ChargeUpTo(std::string_view key, int64_t cost) {
-  const Charges plan = PlanFor(key, cost);
-  Moment moment{NowNs()};
-  Decision decision = store_->ChargeAllUpTo(plan, moment);
-  if (decision.behind && sets_back_) {
-    moment = {NowNs(), /*confirmed=*/true};
-    decision = store_->ChargeAllUpTo(plan, moment);
-  }
-  if (!blocks_) decision.at_ns = moment.now_ns;
-  return decision;
+  return store_.Call(Op::kChargeUpTo, PlanFor(key, cost));
 }
 
 Decision Limiter::PeekFallback(std::string_view key) {
-  const Charge charge{key, limits_.data(), 1};
-  return Uncharged(store_->PeekFallback(charge, {NowNs()}));
-}
-
-Limiter::Charges Limiter::ToGiveBack(Op op, std::string_view key, int64_t cost, const Decision* hit,
-                                     const Moment& moment) {
-  Charges plan;
-  for (size_t i = 0; i < limits_.size(); ++i) {
-    if (op == Op::kRelease && !Releases(limits_[i])) continue;
-    Charge charge{key, &limits_[i], cost};
-    if (hit != nullptr && hit->charged_in(i) != ChargedIn::kStore) {
-      if (hit->charged_in(i) == ChargedIn::kFallback) {
-        store_->GiveBackInFallback(charge, hit->at_ns, moment);
-      }
-      continue;
-    }
-    if (hit == nullptr) charge.cost -= store_->RefundFallback(charge, moment);
-    if (charge.cost > 0) plan.push_back(charge);
-  }
-  return plan;
+  Decision decision = store().PeekFallback({key, limits_.data(), 1}, {NowNs()});
+  decision.SetChargedIn(ChargedIn::kNowhere);
+  return decision;
 }
 
 void Limiter::Refund(std::string_view key, int64_t cost, const Decision* hit) {
-  Moment moment{NowNs()};
-  const Charges plan = ToGiveBack(Op::kRefund, key, cost, hit, moment);
-  const auto is_behind = [&](const Charge& charge) { return store_->Peek(charge, moment).behind; };
-  if (!blocks_ && std::any_of(plan.begin(), plan.end(), is_behind)) {
-    moment = {NowNs(), /*confirmed=*/true};
-  }
-  store_->GiveBack(Op::kRefund, plan, hit == nullptr ? Store::kNoInstant : hit->at_ns, moment);
+  store_.Call(Op::kRefund, PlanFor(key, cost), hit);
 }
 
-void Limiter::Reset(std::string_view key) {
-  const Moment moment{NowNs()};
-  for (const Charge& charge : PlanFor(key, 1)) store_->Reset(charge, moment);
-}
+void Limiter::Reset(std::string_view key) { store_.Call(Op::kReset, PlanFor(key, 1)); }
 
-void Limiter::Forget(std::string_view key) {
-  const Moment moment{NowNs()};
-  for (const Charge& charge : PlanFor(key, 1)) store_->Forget(charge, moment);
-}
-
-bool Limiter::Releases(const BoundLimit& limit) const {
-  const Algorithm algorithm = limit.limit.algorithm();
-  return algorithm == Algorithm::kConcurrency || (IsLog(algorithm) && limits_.size() == 1);
-}
+void Limiter::Forget(std::string_view key) { store_.Call(Op::kForget, PlanFor(key, 1)); }
 
 void Limiter::Release(std::string_view key, int64_t cost, const Decision& hit) {
-  const Moment moment{NowNs()};
-  const Charges plan = ToGiveBack(Op::kRelease, key, cost, &hit, moment);
-  store_->GiveBack(Op::kRelease, plan, hit.at_ns, moment);
+  store_.Call(Op::kRelease, PlanFor(key, cost), &hit);
 }
 
 std::optional<Decision> Limiter::Extend(std::string_view key, int64_t cost, const Decision& hit) {
-  const Moment moment{NowNs()};
-  Charges plan;
-  int64_t at_ns = hit.at_ns;
-  for (size_t i = 0; i < limits_.size(); ++i) {
-    if (limits_[i].limit.algorithm() != Algorithm::kConcurrency) continue;
-    const Charge charge{key, &limits_[i], cost};
-    if (hit.charged_in(i) == ChargedIn::kStore) plan.push_back(charge);
-    if (hit.charged_in(i) != ChargedIn::kFallback) continue;
-    at_ns = store_->ExtendInFallback(charge, hit.at_ns, moment);
-  }
-  if (!plan.empty()) at_ns = store_->Extend(plan, hit.at_ns, moment);
-  if (at_ns == Store::kNoInstant) return std::nullopt;
-  Decision extended = hit;
-  extended.at_ns = at_ns;
-  return extended;
+  return store_.Extend(PlanFor(key, cost), hit);
 }
 
 void Limiter::HitMany(absl::Span<const std::string_view> keys, absl::Span<const int64_t> costs,
@@ -441,7 +294,7 @@ void Limiter::HitMany(absl::Span<const std::string_view> keys, absl::Span<const 
       charges[i] = {keys[start + i], limits_.data(), cost_of(start + i)};
     }
     // One reading for each batch: the time it takes is far within the tolerance.
-    store_->HitMany(absl::MakeConstSpan(charges, n), {NowNs()}, verdicts);
+    store().HitMany(absl::MakeConstSpan(charges, n), {NowNs()}, verdicts);
     int64_t passed = 0;
     int64_t decided = 0;
     for (size_t i = 0; i < n; ++i) {
@@ -503,7 +356,7 @@ LimiterStats Limiter::stats() const {
   stats.allowed = counts_.Sum(true);
   stats.denied = counts_.Sum(false);
   for (const int64_t refused : refused_in_shadow()) stats.denied_in_shadow += refused;
-  stats.store = store_->stats();
+  stats.store = store().stats();
   return stats;
 }
 

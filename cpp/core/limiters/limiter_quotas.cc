@@ -1,7 +1,7 @@
 // The calls of Limiter on its quotas.
-#include "tidegate/limiter.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "tidegate/limiter.h"
 
 namespace tidegate {
 
@@ -17,18 +17,18 @@ absl::Status CheckQuota(absl::Span<const BoundLimit> limits, size_t quota) {
 
 absl::StatusOr<QuotaStatus> Limiter::StatusOf(size_t quota, std::string_view key) {
   if (absl::Status status = CheckQuota(limits_, quota); !status.ok()) return status;
-  return store_->StatusOf({key, &limits_[quota], 1}, {NowNs()});
+  return store().StatusOf({key, &limits_[quota], 1}, {NowNs()});
 }
 
 absl::Status Limiter::TopUp(size_t quota, std::string_view key, const QuotaTopUp& top_up) {
   if (absl::Status status = CheckQuota(limits_, quota); !status.ok()) return status;
-  return store_->TopUp({key, &limits_[quota], 1}, top_up, {NowNs()});
+  return store().TopUp({key, &limits_[quota], 1}, top_up, {NowNs()});
 }
 
 absl::Status Limiter::BringForward(std::string_view key) {
   for (const BoundLimit& bound : limits_) {
     if (bound.limit.quota() == nullptr) continue;
-    if (absl::Status status = store_->BringForward({key, &bound, 1}, {NowNs()}); !status.ok()) {
+    if (absl::Status status = store().BringForward({key, &bound, 1}, {NowNs()}); !status.ok()) {
       return status;
     }
   }

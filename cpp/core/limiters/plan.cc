@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<Plan>> Plan::Create(std::vector<Limiter*> limiter
   size_t limits = 0;
   std::vector<const BoundLimit*> bound;
   for (const Limiter* limiter : limiters) {
-    if (limiter->store_ != limiters[0]->store_) {
+    if (&limiter->store() != &limiters[0]->store()) {
       return absl::InvalidArgumentError(
           "the limiters of a plan have different storages, which cannot charge all or none; "
           "expected limiters of one: Limiter(..., storage=other.storage)");
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<Plan>> Plan::Create(std::vector<Limiter*> limiter
 
 Plan::Plan(std::vector<Limiter*> limiters)
     : limiters_(std::move(limiters)),
-      store_(limiters_[0]->store_, limiters_[0]->clock_),
+      store_(limiters_[0]->store_),
       has_shadow_(std::any_of(limiters_.begin(), limiters_.end(),
                               [](const Limiter* limiter) { return limiter->has_shadow_; })) {}
 
@@ -96,7 +96,6 @@ Decision Plan::Finish(Decision decision, const ChargeNumbers& charge_of, Outcome
     for (const uint32_t number : charge_of) {
       by_limit.push_back((*outcomes)[number]);
       by_limit.back().rule = static_cast<uint16_t>(by_limit.size() - 1);
-      if (!blocks()) by_limit.back().at_ns = decision.at_ns;
     }
     *outcomes = std::move(by_limit);
   }
@@ -114,24 +113,12 @@ Decision Plan::Finish(Decision decision, const ChargeNumbers& charge_of, Outcome
 Decision Plan::Hit(Keys keys, Costs costs, Outcomes* outcomes) {
   Outcomes own;
   outcomes = Wanted(outcomes, &own);
-  if (blocks()) {
-    if (const auto early = HitWithoutWaiting(keys, costs, outcomes)) return *early;
-  }
   const Charged charged = For(keys, costs);
-  return Finish(store_.HitAll(charged.charges, outcomes), charged.charge_of, outcomes);
-}
-
-std::optional<Decision> Plan::HitWithoutWaiting(Keys keys, Costs costs, Outcomes* outcomes) {
-  Outcomes own;
-  outcomes = Wanted(outcomes, &own);
-  const Charged charged = For(keys, costs);
-  const auto decision = store_.HitWithoutWaiting(charged.charges, outcomes);
-  if (!decision.has_value()) return std::nullopt;
-  return Finish(*decision, charged.charge_of, outcomes);
+  return Finish(store_.Call(Op::kHit, charged.charges, nullptr, outcomes), charged.charge_of,
+                outcomes);
 }
 
 std::optional<Decision> Plan::Submit(Keys keys, Costs costs, Outcomes* outcomes, Store::Done done) {
-  if (!blocks()) return Hit(keys, costs, outcomes);
   const Charged charged = For(keys, costs);
   // Kept alive by `finish`.
   const auto own = has_shadow_ ? std::make_shared<Outcomes>() : std::shared_ptr<Outcomes>();
@@ -139,11 +126,7 @@ std::optional<Decision> Plan::Submit(Keys keys, Costs costs, Outcomes* outcomes,
   const auto finish = [this, charge_of = charged.charge_of, own, wanted](const Decision& decision) {
     return Finish(decision, charge_of, wanted);
   };
-  const auto early = store_.Submit(
-      Op::kHit, charged.charges, Store::kNoInstant, wanted,
-      [finish, done = std::move(done)](const Decision& decision) { done(finish(decision)); });
-  if (!early.has_value()) return std::nullopt;
-  return finish(*early);
+  return store_.Submit(Op::kHit, charged.charges, nullptr, wanted, finish, std::move(done));
 }
 
 }  // namespace tidegate

@@ -179,31 +179,15 @@ void RuleLimiter::CountFor(absl::Span<const uint32_t> rules, const Decision& dec
   }
 }
 
-namespace {
-
-// Numbers the outcomes, and sets their instants to the decision's if the store did not set them.
-void Complete(const Decision& decision, bool blocks, Outcomes* outcomes) {
-  if (outcomes == nullptr) return;
-  for (size_t i = 0; i < outcomes->size(); ++i) {
-    (*outcomes)[i].rule = static_cast<uint16_t>(i);
-    if (!blocks) (*outcomes)[i].at_ns = decision.at_ns;
-  }
-}
-
-}  // namespace
-
 Decision RuleLimiter::Hit(const Request& request, int64_t cost, Outcomes* outcomes,
                           int64_t factor) const {
   Outcomes own;
   outcomes = Wanted(outcomes, &own);
-  if (store_->blocks()) {
-    if (const auto early = HitWithoutWaiting(request, cost, outcomes, factor)) return *early;
-  }
   Charged charged;
   ChargesToAsk(Op::kHit, request, cost, factor, &charged);
-  const Decision decision =
-      charged.charges.empty() ? WithoutCharges(charged) : store_->HitAll(charged.charges, outcomes);
-  Complete(decision, store_->blocks(), outcomes);
+  const Decision decision = charged.charges.empty()
+                                ? WithoutCharges(charged)
+                                : store_->Call(Op::kHit, charged.charges, nullptr, outcomes);
   Count(charged, decision, outcomes);
   return decision;
 }
@@ -213,9 +197,7 @@ Decision RuleLimiter::Peek(const Request& request, int64_t cost, Outcomes* outco
   Charged charged;
   ChargesToAsk(Op::kPeek, request, cost, factor, &charged);
   if (charged.charges.empty()) return WithoutCharges(charged);
-  const Decision decision = store_->PeekAll(charged.charges, outcomes);
-  Complete(decision, store_->blocks(), outcomes);
-  return decision;
+  return store_->Call(Op::kPeek, charged.charges, nullptr, outcomes);
 }
 
 std::optional<Decision> RuleLimiter::HitWithoutWaiting(const Request& request, int64_t cost,
@@ -224,39 +206,24 @@ std::optional<Decision> RuleLimiter::HitWithoutWaiting(const Request& request, i
   outcomes = Wanted(outcomes, &own);
   Charged charged;
   ChargesToAsk(Op::kHit, request, cost, factor, &charged);
-  const std::optional<Decision> decision =
-      charged.charges.empty() ? WithoutCharges(charged)
-                              : store_->HitWithoutWaiting(charged.charges, outcomes);
-  if (decision.has_value()) {
-    Complete(*decision, store_->blocks(), outcomes);
-    Count(charged, *decision, outcomes);
+  Decision decision;
+  if (charged.charges.empty()) {
+    decision = WithoutCharges(charged);
+  } else if (!store_->HitWithoutWaiting(charged.charges, &decision, outcomes)) {
+    return std::nullopt;
   }
+  Count(charged, decision, outcomes);
   return decision;
 }
 
 std::optional<Decision> RuleLimiter::Submit(Op op, const Request& request, int64_t cost,
                                             const Decision* hit, Outcomes* outcomes,
                                             Store::Done done, int64_t factor) const {
-  if (!store_->blocks()) {
-    if (op == Op::kHit) return Hit(request, cost, outcomes, factor);
-    if (op == Op::kPeek) return Peek(request, cost, outcomes, factor);
-    if (op == Op::kReset) {
-      Reset(request);
-    } else if (op == Op::kForget) {
-      Forget(request);
-    } else {
-      Refund(request, cost, hit);
-    }
-    return Decision();
-  }
   Charged charged;
   if (!IsDecision(op)) {
     ChargesOf(hit, request, cost, &charged);
-    const bool is_reset = op == Op::kReset || op == Op::kForget;
-    const auto plan = is_reset ? charged.charges : ToGiveBack(charged, hit, {store_->NowNs()});
-    if (plan.empty()) return Decision();
-    return store_->Submit(op, plan, hit == nullptr ? Store::kNoInstant : hit->at_ns, nullptr,
-                          std::move(done));
+    const auto finish = [](const Decision& decision) { return decision; };
+    return store_->Submit(op, charged.charges, hit, nullptr, finish, std::move(done));
   }
   ChargesToAsk(op, request, cost, factor, &charged);
   if (charged.charges.empty()) {
@@ -267,66 +234,29 @@ std::optional<Decision> RuleLimiter::Submit(Op op, const Request& request, int64
   // Kept alive by `finish`.
   const auto own = has_shadow_ ? std::make_shared<Outcomes>() : std::shared_ptr<Outcomes>();
   Outcomes* const wanted = Wanted(outcomes, own.get());
-  const auto finish = [this, op, rules = charged.rules, own, wanted](Decision decision) {
-    Complete(decision, /*blocks=*/true, wanted);
-    if (op == Op::kHit) {
-      CountFor(rules, decision, wanted);
-    } else {
-      decision.SetChargedIn(ChargedIn::kNowhere);
-    }
+  const auto finish = [this, op, rules = charged.rules, own, wanted](const Decision& decision) {
+    if (op == Op::kHit) CountFor(rules, decision, wanted);
     return decision;
   };
-  const auto early =
-      store_->Submit(op, charged.charges, Store::kNoInstant, wanted,
-                     [finish, done = std::move(done)](const Decision& d) { done(finish(d)); });
-  if (!early.has_value()) return std::nullopt;
-  return finish(*early);
-}
-
-absl::InlinedVector<Charge, 6> RuleLimiter::ToGiveBack(const Charged& charged, const Decision* hit,
-                                                       const Moment& moment) const {
-  absl::InlinedVector<Charge, 6> plan;
-  for (size_t i = 0; i < charged.charges.size(); ++i) {
-    Charge charge = charged.charges[i];
-    if (hit == nullptr) {
-      charge.cost -= store_->store().RefundFallback(charge, moment);
-      if (charge.cost > 0) plan.push_back(charge);
-    } else if (hit->charged_in(i) == ChargedIn::kStore) {
-      plan.push_back(charge);
-    } else if (hit->charged_in(i) == ChargedIn::kFallback) {
-      store_->store().GiveBackInFallback(charge, hit->at_ns, moment);
-    }
-  }
-  return plan;
+  return store_->Submit(op, charged.charges, nullptr, wanted, finish, std::move(done));
 }
 
 void RuleLimiter::Refund(const Request& request, int64_t cost, const Decision* hit) const {
   Charged charged;
   ChargesOf(hit, request, cost, &charged);
-  Moment moment{store_->NowNs()};
-  const auto plan = ToGiveBack(charged, hit, moment);
-  const auto is_behind = [&](const Charge& charge) {
-    return store_->store().Peek(charge, moment).behind;
-  };
-  if (!store_->blocks() && std::any_of(plan.begin(), plan.end(), is_behind)) {
-    moment = {store_->NowNs(), /*confirmed=*/true};
-  }
-  store_->store().GiveBack(Op::kRefund, plan, hit == nullptr ? Store::kNoInstant : hit->at_ns,
-                           moment);
+  store_->Call(Op::kRefund, charged.charges, hit);
 }
 
 void RuleLimiter::Reset(const Request& request) const {
   Charged charged;
   ChargesOf(nullptr, request, 1, &charged);
-  const Moment moment{store_->NowNs()};
-  for (const Charge& charge : charged.charges) store_->store().Reset(charge, moment);
+  store_->Call(Op::kReset, charged.charges);
 }
 
 void RuleLimiter::Forget(const Request& request) const {
   Charged charged;
   ChargesOf(nullptr, request, 1, &charged);
-  const Moment moment{store_->NowNs()};
-  for (const Charge& charge : charged.charges) store_->store().Forget(charge, moment);
+  store_->Call(Op::kForget, charged.charges);
 }
 
 std::optional<Decision> RuleLimiter::SubmitStatus(const Request& known, Status* status,
@@ -346,23 +276,11 @@ std::optional<Decision> RuleLimiter::SubmitStatus(const Request& known, Status* 
     status->rules.push_back(std::move(state));
   }
   if (charges.empty()) return Decision();
-  const auto finish = [status](const Decision& decision) {
-    Complete(decision, /*blocks=*/true, &status->outcomes);
-    return decision;
-  };
-  if (!store_->blocks()) {
-    const Decision decision = store_->PeekAll(charges, &status->outcomes);
-    Complete(decision, /*blocks=*/false, &status->outcomes);
-    return decision;
-  }
-  const auto early =
-      store_->Submit(Op::kPeek, charges, Store::kNoInstant, &status->outcomes,
-                     [finish, done = std::move(done)](const Decision& d) { done(finish(d)); });
-  if (!early.has_value()) return std::nullopt;
-  return finish(*early);
+  const auto finish = [](const Decision& decision) { return decision; };
+  return store_->Submit(Op::kPeek, charges, nullptr, &status->outcomes, finish, std::move(done));
 }
 
-RuleLimiter::Stats RuleLimiter::stats() const {
+LimiterStats RuleLimiter::stats() const {
   return {total_->allowed.load(), total_->refused.load(), total_->refused_in_shadow.load(),
           store_->store().stats()};
 }

@@ -1,5 +1,6 @@
 #include "tidegate/timed_store.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tidegate {
@@ -11,18 +12,74 @@ TimedStore::TimedStore(std::shared_ptr<Store> store, std::shared_ptr<Clock> cloc
       blocks_(store_->blocks()),
       sets_back_(!store_->spans_hosts() || (clock_ != nullptr && clock_->is_common())) {}
 
-int64_t TimedStore::NowNs() const {
-  return clock_ == nullptr ? SystemClock::Get().Now() + clock_shift_.ns() : clock_->NowNs();
+int64_t TimedStore::OwnNowNs() const { return clock_->NowNs(); }
+
+namespace {
+
+int64_t InstantOf(const Decision* hit) { return hit == nullptr ? Store::kNoInstant : hit->at_ns; }
+
+// Whether a release of a plan of `size` charges gives back those of `limit`.
+bool IsReleased(const Limit& limit, size_t size) {
+  return limit.algorithm() == Algorithm::kConcurrency || (IsLog(limit.algorithm()) && size == 1);
+}
+
+}  // namespace
+
+template <typename Decide>
+Decision TimedStore::Confirmed(Decide decide) const {
+  Moment moment{NowNs()};
+  Decision decision = decide(moment);
+  if (decision.behind && sets_back_) [[unlikely]] {
+    moment = {NowNs(), /*confirmed=*/true};
+    decision = decide(moment);
+  }
+  if (!blocks_) decision.at_ns = moment.now_ns;
+  return decision;
+}
+
+void TimedStore::Complete(Op op, Decision* decision, Outcomes* outcomes) const {
+  if (op == Op::kPeek) decision->SetChargedIn(ChargedIn::kNowhere);
+  if (outcomes == nullptr) return;
+  for (size_t i = 0; i < outcomes->size(); ++i) {
+    (*outcomes)[i].rule = static_cast<uint16_t>(i);
+    if (!blocks_) (*outcomes)[i].at_ns = decision->at_ns;
+  }
+}
+
+Decision TimedStore::Hit(const Charge& charge) const {
+  if (Decision early; blocks_ && HitWithoutWaiting({&charge, 1}, &early, nullptr)) return early;
+  return Confirmed([&](const Moment& moment) { return store_->Hit(charge, moment); });
+}
+
+Decision TimedStore::Call(Op op, absl::Span<const Charge> plan, const Decision* hit,
+                          Outcomes* outcomes) const {
+  switch (op) {
+    case Op::kHit:
+      return HitAll(plan, outcomes);
+    case Op::kPeek:
+      return PeekAll(plan, outcomes);
+    case Op::kChargeUpTo:
+      return Confirmed([&](const Moment& moment) { return store_->ChargeAllUpTo(plan, moment); });
+    case Op::kReset:
+    case Op::kForget: {
+      const Moment moment{NowNs()};
+      for (const Charge& charge : plan) {
+        op == Op::kReset ? store_->Reset(charge, moment) : store_->Forget(charge, moment);
+      }
+      return Decision();
+    }
+    default:
+      GiveBack(op, plan, hit);
+      return Decision();
+  }
 }
 
 Decision TimedStore::HitAll(absl::Span<const Charge> plan, Outcomes* outcomes) const {
+  if (Decision early; blocks_ && HitWithoutWaiting(plan, &early, outcomes)) return early;
   const auto clock = [this] { return NowNs(); };
-  const Moment moment{NowNs()};
-  Decision decision = store_->HitAll(plan, moment, clock, outcomes);
-  if (decision.behind && sets_back_) [[unlikely]] {
-    decision = store_->HitAll(plan, {NowNs(), /*confirmed=*/true}, clock, outcomes);
-  }
-  if (!blocks_) decision.at_ns = moment.now_ns;
+  Decision decision = Confirmed(
+      [&](const Moment& moment) { return store_->HitAll(plan, moment, clock, outcomes); });
+  Complete(Op::kHit, &decision, outcomes);
   return decision;
 }
 
@@ -30,25 +87,77 @@ Decision TimedStore::PeekAll(absl::Span<const Charge> plan, Outcomes* outcomes) 
   const Moment moment{NowNs()};
   Decision decision = store_->PeekAll(plan, moment, outcomes);
   if (!blocks_) decision.at_ns = moment.now_ns;
-  decision.SetChargedIn(ChargedIn::kNowhere);
+  Complete(Op::kPeek, &decision, outcomes);
   return decision;
 }
 
-std::optional<Decision> TimedStore::HitWithoutWaiting(absl::Span<const Charge> plan,
-                                                      Outcomes* outcomes) const {
-  Decision decision;
+bool TimedStore::HitWithoutWaiting(absl::Span<const Charge> plan, Decision* decision,
+                                   Outcomes* outcomes) const {
   const Moment moment{store_->reads_clock() ? NowNs() : 0};
-  if (!store_->HitWithoutWaiting(plan, moment, &decision, outcomes)) return std::nullopt;
-  return decision;
+  if (!store_->HitWithoutWaiting(plan, moment, decision, outcomes)) return false;
+  Complete(Op::kHit, decision, outcomes);
+  return true;
 }
 
-std::optional<Decision> TimedStore::Submit(Op op, absl::Span<const Charge> plan,
-                                           int64_t admitted_ns, Outcomes* outcomes,
-                                           Store::Done done) const {
+TimedStore::Charges TimedStore::ToGiveBack(Op op, absl::Span<const Charge> plan,
+                                           const Decision* hit, const Moment& moment) const {
+  Charges left;
+  for (size_t i = 0; i < plan.size(); ++i) {
+    Charge charge = plan[i];
+    if (op == Op::kRelease && !IsReleased(charge.limit->limit, plan.size())) continue;
+    const ChargedIn where = hit == nullptr ? ChargedIn::kStore : hit->charged_in(i);
+    if (where == ChargedIn::kFallback) store_->GiveBackInFallback(charge, hit->at_ns, moment);
+    if (where != ChargedIn::kStore) continue;
+    if (hit == nullptr) charge.cost -= store_->RefundFallback(charge, moment);
+    if (charge.cost > 0) left.push_back(charge);
+  }
+  return left;
+}
+
+void TimedStore::GiveBack(Op op, absl::Span<const Charge> plan, const Decision* hit) const {
+  Moment moment{NowNs()};
+  const Charges left = ToGiveBack(op, plan, hit, moment);
+  const auto is_behind = [&](const Charge& charge) { return store_->Peek(charge, moment).behind; };
+  if (op == Op::kRefund && !blocks_ && std::any_of(left.begin(), left.end(), is_behind)) {
+    moment = {NowNs(), /*confirmed=*/true};
+  }
+  store_->GiveBack(op, left, InstantOf(hit), moment);
+}
+
+std::optional<Decision> TimedStore::SubmitToStore(Op op, absl::Span<const Charge> plan,
+                                                  const Decision* hit, Outcomes* outcomes,
+                                                  Store::Done done) const {
+  const Moment moment{NowNs()};
+  Charges left;
+  if (op == Op::kRefund || op == Op::kRelease) {
+    left = ToGiveBack(op, plan, hit, moment);
+    if (left.empty()) return Decision();
+    plan = left;
+  }
   Store::Clock to_confirm;
   if (store_->reads_clock() && sets_back_) to_confirm = [this] { return NowNs(); };
-  return store_->Submit(op, plan, admitted_ns, {NowNs()}, std::move(to_confirm), outcomes,
+  return store_->Submit(op, plan, InstantOf(hit), moment, std::move(to_confirm), outcomes,
                         std::move(done));
+}
+
+std::optional<Decision> TimedStore::Extend(absl::Span<const Charge> plan,
+                                           const Decision& hit) const {
+  const Moment moment{NowNs()};
+  Charges left;
+  int64_t at_ns = hit.at_ns;
+  for (size_t i = 0; i < plan.size(); ++i) {
+    if (plan[i].limit->limit.algorithm() != Algorithm::kConcurrency) continue;
+    const ChargedIn where = hit.charged_in(i);
+    if (where == ChargedIn::kStore) left.push_back(plan[i]);
+    if (where == ChargedIn::kFallback) {
+      at_ns = store_->ExtendInFallback(plan[i], hit.at_ns, moment);
+    }
+  }
+  if (!left.empty()) at_ns = store_->Extend(left, hit.at_ns, moment);
+  if (at_ns == Store::kNoInstant) return std::nullopt;
+  Decision extended = hit;
+  extended.at_ns = at_ns;
+  return extended;
 }
 
 }  // namespace tidegate

@@ -22,18 +22,12 @@
 #include "tidegate/clock.h"
 #include "tidegate/step.h"
 #include "tidegate/store.h"
+#include "tidegate/timed_store.h"
 
 namespace tidegate {
 
 class MemoryCells;
 class ShmCells;
-
-struct LimiterStats {
-  int64_t allowed = 0;
-  int64_t denied = 0;
-  int64_t denied_in_shadow = 0;  // refusals by limits in shadow, whose calls passed
-  StoreStats store;
-};
 
 class Limiter {
  public:
@@ -93,14 +87,14 @@ class Limiter {
   Fingerprint FingerprintOf(std::string_view key) const;
   void HitMany(absl::Span<const Fingerprint> keys, bool* allowed);
 
-  int64_t NowNs() { return clock_ == nullptr ? system_.Now() + clock_shift_.ns() : ReadClock(); }
+  int64_t NowNs() const { return store_.NowNs(); }
   LimiterStats stats() const;
   // How often each of limits() was the limit that refused, in their order.
   std::vector<int64_t> refused() const;
   // How often each of limits() that is in shadow would have refused; 0 for the others.
   std::vector<int64_t> refused_in_shadow() const;
   // Whether calls may wait for I/O.
-  bool blocks() const { return blocks_; }
+  bool blocks() const { return store_.blocks(); }
   // Hit() for a limiter that blocks(), if it need not wait: then returns true and constructs the
   // answer in `decision`, which may be uninitialised memory.
   bool HitWithoutWaiting(std::string_view key, int64_t cost, Decision* decision);
@@ -111,7 +105,7 @@ class Limiter {
                                  Store::Done done);
   // Sends the submitted calls. Call it once for many, so that they are sent together.
   void Flush();
-  Store& store() const { return *store_; }
+  Store& store() const { return store_.store(); }
 
  private:
   friend class Plan;
@@ -145,32 +139,16 @@ class Limiter {
   bool IsSingle() const { return limits_.size() == 1 && !has_shadow_; }
   // Whether in addition the fast paths of the stores can step that limit.
   bool HasShortWay() const;
-  int64_t ReadClock();
-  // The fast paths of Hit() and Allow(), and the slow ones.
-  template <typename S>
-  bool HitQuickly(S& store, std::string_view key, int64_t cost, int64_t& now_ns,
-                  BucketOutcome& outcome);
-  template <typename S>
-  Decision HitIn(S& store, std::string_view key, int64_t cost);
-  template <typename S>
-  bool AllowIn(S& store, std::string_view key, int64_t cost);
-  Decision HitElsewhere(std::string_view key);
-  bool AllowElsewhere(std::string_view key);
-  Decision HitSeveral(std::string_view key, int64_t cost);
-  bool AllowSeveral(std::string_view key, int64_t cost);
-  Decision HitWithoutCells(std::string_view key, int64_t cost);
+  // Hit() and Allow() are one of these; an Answer is a Decision or a bool. The fast path charges
+  // one limit in a store of cells. If it cannot decide, all other ways lead to HitAtLength().
+  template <typename Answer, typename S>
+  Answer HitQuickly(S& store, std::string_view key, int64_t cost);
   Decision HitAtLength(std::string_view key, int64_t cost);
-  Decision HitWith(std::string_view key, int64_t cost, Outcomes* outcomes);
-  Decision Decide(std::string_view key, int64_t cost, const Moment& moment, Outcomes* outcomes);
-  Decision DecideElsewhere(std::string_view key, int64_t cost, const Moment& moment,
-                           Outcomes* outcomes);
+  // The fast path for what is not a single unit in the memory store, else HitAtLength().
+  template <typename Answer>
+  Answer HitElsewhere(std::string_view key, int64_t cost);
   void HitBatch(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);
   Charges PlanFor(std::string_view key, int64_t cost) const;
-  // Gives back the units of `hit`, which may be null, that the store's fallback charged; returns
-  // the units that are left for the store itself.
-  Charges ToGiveBack(Op op, std::string_view key, int64_t cost, const Decision* hit,
-                     const Moment& moment);
-  bool Releases(const BoundLimit& limit) const;
   void Count(int64_t allowed, int64_t denied);
   // Counts a decision in which limit `rule` of this limiter binds.
   void Count(const Decision& decision, uint32_t rule);
@@ -185,25 +163,14 @@ class Limiter {
   }
   // How often each limit in shadow, or each other limit, refused.
   std::vector<int64_t> Refused(bool shadow) const;
-  // The clock by which Store::Submit() confirms a reading; null if the store has a clock of its
-  // own.
-  Store::Clock ClockToConfirm();
 
   const std::vector<BoundLimit> limits_;
-  const std::shared_ptr<Store> store_;
+  const TimedStore store_;
   const bool has_shadow_;
   // The store if it is one of these and HasShortWay(): the hottest calls go to it directly.
   MemoryCells* const memory_;
   ShmCells* const shm_;
-  const bool blocks_;
-  // Whether a state that lies too far ahead is moved back (step.h). Not if hosts share it by clocks
-  // of their own: a host that is behind would undo the charges of another. Its key expires by the
-  // server's clock, within a period.
-  const bool sets_back_;
   const bool takes_fingerprints_;
-  const std::shared_ptr<Clock> clock_;
-  SystemClock& system_ = SystemClock::Get();
-  const ClockShift clock_shift_;
   ThreadCounts counts_;
   // The refusals by each limit, if there are several limits or one is in shadow.
   std::vector<std::atomic<int64_t>> refused_;

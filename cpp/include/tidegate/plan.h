@@ -37,9 +37,7 @@ class Plan {
   // limiter, a refused one for the limiter whose limit refused. If `outcomes` is not null, it gets
   // the decision of each limit of all limiters.
   Decision Hit(Keys keys, Costs costs, Outcomes* outcomes = nullptr);
-  // Like Limiter::HitWithoutWaiting() and Limiter::Submit(); `outcomes` must live until `done` is
-  // called.
-  std::optional<Decision> HitWithoutWaiting(Keys keys, Costs costs, Outcomes* outcomes = nullptr);
+  // Like Limiter::Submit(); `outcomes` must live until `done` is called.
   std::optional<Decision> Submit(Keys keys, Costs costs, Outcomes* outcomes, Store::Done done);
   bool blocks() const { return store_.blocks(); }
 
@@ -65,7 +63,7 @@ class Plan {
   }
 
   const std::vector<Limiter*> limiters_;
-  const TimedStore store_;
+  const TimedStore& store_;  // of the first limiter
   const bool has_shadow_;
 };
 

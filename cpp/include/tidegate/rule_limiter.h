@@ -38,12 +38,8 @@ class RuleLimiter {
     int64_t refused = 0;  // requests that it refused
     int64_t refused_in_shadow = 0;
   };
-  struct Stats {
-    int64_t allowed = 0;
-    int64_t denied = 0;
-    int64_t denied_in_shadow = 0;
-    StoreStats store;
-  };
+
+  using Stats = LimiterStats;
 
   // What is left to a caller by one rule.
   struct RuleState {
@@ -121,7 +117,7 @@ class RuleLimiter {
   virtual std::optional<Decision> SubmitStatus(const Request& known, Status* status,
                                                Store::Done done) const;
 
-  virtual Stats stats() const;
+  virtual LimiterStats stats() const;
   // The counters of each rule, in the order of rules().rules().
   virtual std::vector<RuleStats> rule_stats() const;
   // The number, among rules().limits(), of the limit that a decision of this limiter points to.
@@ -174,8 +170,6 @@ class RuleLimiter {
   Outcomes* Wanted(Outcomes* given, Outcomes* own) const {
     return given == nullptr && has_shadow_ ? own : given;
   }
-  absl::InlinedVector<Charge, 6> ToGiveBack(const Charged& charged, const Decision* hit,
-                                            const Moment& moment) const;
 
   const std::shared_ptr<const RuleSet> rules_;
   const std::shared_ptr<TimedStore> store_;

@@ -168,7 +168,7 @@ void RateLimitCall::AddCharges(uint32_t descriptor, Group* group) const {
 bool RateLimitCall::Begin(absl::FunctionRef<Decided()> later) {
   undecided_.store(groups_.size() + 1, std::memory_order_relaxed);
   for (Group& group : groups_) {
-    if (Run(&group)) undecided_.fetch_sub(1, std::memory_order_acq_rel);
+    if (Peek(&group)) undecided_.fetch_sub(1, std::memory_order_acq_rel);
   }
   if (undecided_.load(std::memory_order_acquire) == 1) return true;
   kept_.Keep(caller_);
@@ -182,95 +182,58 @@ void RateLimitCall::Leave() {
   if (undecided_.fetch_sub(1, std::memory_order_acq_rel) == 1) std::move(answer_)(*this);
 }
 
-bool RateLimitCall::Run(Group* group) {
-  while (group->stage != Group::Stage::kDecided) {
-    if (!Skips(*group)) {
-      const auto decision = Ask(group, [self = shared_from_this(), group](const Decision& late) {
-        self->Take(late, group);
-        if (self->Run(group)) return self->Leave();
-        self->store().store().Flush();
-      });
-      if (!decision.has_value()) return false;
-      Take(*decision, group);
-      continue;
-    }
-    group->stage = static_cast<Group::Stage>(static_cast<int>(group->stage) + 1);
-  }
-  return true;
+// The hits are charged only if no peek is over its limit, and the refunds only if no hit was
+// refused.
+bool RateLimitCall::Peek(Group* group) {
+  return Call(Op::kPeek, group->peeks, group, &RateLimitCall::Hit);
 }
 
-bool RateLimitCall::Skips(const Group& group) {
-  if (ChargesOf(group).plan.empty()) return true;
-  if (group.stage == Group::Stage::kUseUp) return !group.refused || !group.is_apart;
-  return group.stage == Group::Stage::kRefund && group.refused;
+bool RateLimitCall::Hit(Group* group) {
+  return Call(group->refused ? Op::kPeek : Op::kHit, group->hits, group, &RateLimitCall::UseUp);
 }
 
-const RateLimitCall::Charges& RateLimitCall::ChargesOf(const Group& group) {
-  switch (group.stage) {
-    case Group::Stage::kPeek:
-      return group.peeks;
-    case Group::Stage::kHit:
-    case Group::Stage::kUseUp:
-      return group.hits;
-    default:
-      return group.refunds;
-  }
+bool RateLimitCall::UseUp(Group* group) {
+  if (!group->refused || !group->is_apart) return Refund(group);
+  return Call(Op::kChargeUpTo, group->hits, group, &RateLimitCall::Refund);
 }
 
-std::optional<Decision> RateLimitCall::Ask(Group* group, Store::Done done) const {
-  const auto& plan = ChargesOf(*group).plan;
-  if (group->stage == Group::Stage::kUseUp) {
-    if (!store().blocks()) return store().store().ChargeAllUpTo(plan, {store().NowNs()});
-    return store().Submit(Op::kChargeUpTo, plan, Store::kNoInstant, nullptr, std::move(done));
-  }
-  const bool hits = group->stage == Group::Stage::kHit && !group->refused;
-  const bool refunds = group->stage == Group::Stage::kRefund;
+bool RateLimitCall::Refund(Group* group) {
+  if (group->refused) return PeekRefunded(group);
+  return Call(Op::kRefund, group->refunds, group, &RateLimitCall::PeekRefunded);
+}
+
+bool RateLimitCall::PeekRefunded(Group* group) {
+  return Call(Op::kPeek, group->refunds, group, &RateLimitCall::IsDecided);
+}
+
+bool RateLimitCall::Call(Op op, const Charges& charges, Group* group, Next next) {
+  if (charges.plan.empty()) return (this->*next)(group);
+  const bool has_outcomes = op == Op::kHit || op == Op::kPeek;
   group->outcomes.clear();
-  if (!store().blocks()) {
-    if (hits) return store().HitAll(plan, &group->outcomes);
-    if (!refunds) return store().PeekAll(plan, &group->outcomes);
-    GiveBack(plan);
-    return Decision();
-  }
-  if (!refunds) {
-    return store().Submit(hits ? Op::kHit : Op::kPeek, plan, Store::kNoInstant, &group->outcomes,
-                          std::move(done));
-  }
-  absl::InlinedVector<Charge, 4> rest;
-  for (Charge charge : plan) {
-    charge.cost -= store().store().RefundFallback(charge, {store().NowNs()});
-    if (charge.cost > 0) rest.push_back(charge);
-  }
-  if (rest.empty()) return Decision();
-  return store().Submit(Op::kRefund, rest, Store::kNoInstant, nullptr, std::move(done));
-}
-
-void RateLimitCall::GiveBack(absl::Span<const Charge> plan) const {
-  Moment moment{store().NowNs()};
-  const auto is_behind = [&](const Charge& charge) {
-    return store().store().Peek(charge, moment).behind;
+  const auto take = [this, op, &charges, group](const Decision& decision) {
+    Take(op, charges, decision, group);
+    return decision;
   };
-  if (std::any_of(plan.begin(), plan.end(), is_behind)) {
-    moment = {store().NowNs(), /*confirmed=*/true};
-  }
-  store().store().GiveBack(Op::kRefund, plan, Store::kNoInstant, moment);
+  const auto go_on = [self = shared_from_this(), group, next](const Decision&) {
+    if ((self.get()->*next)(group)) return self->Leave();
+    self->store().store().Flush();
+  };
+  const auto decision = store().Submit(op, charges.plan, nullptr,
+                                       has_outcomes ? &group->outcomes : nullptr, take, go_on);
+  return decision.has_value() && (this->*next)(group);
 }
 
-void RateLimitCall::Take(const Decision& decision, Group* group) {
+void RateLimitCall::Take(Op op, const Charges& charges, const Decision& decision, Group* group) {
   group->degraded |= decision.degraded;
-  const bool decides = group->stage == Group::Stage::kPeek || group->stage == Group::Stage::kHit;
-  if (decides) group->refused |= !decision.allowed;
-  if (group->stage != Group::Stage::kRefund && group->stage != Group::Stage::kUseUp) {
-    const Charges& charges = ChargesOf(*group);
-    for (const Charges::For& each : charges.of) {
-      const bool is_told = each.charge < group->outcomes.size();
-      Decision outcome = is_told ? group->outcomes[each.charge] : decision;
-      outcome.limit = &charges.plan[each.charge].limit->limit;
-      if (!store().blocks()) outcome.at_ns = decision.at_ns;
-      asked_[each.descriptor].outcomes.push_back(outcome);
-    }
+  if (op != Op::kHit && op != Op::kPeek) return;
+  // A refund is not refused, whatever is left after it.
+  if (&charges != &group->refunds) group->refused |= !decision.allowed;
+  for (const Charges::For& each : charges.of) {
+    const bool is_told = each.charge < group->outcomes.size();
+    Decision outcome = is_told ? group->outcomes[each.charge] : decision;
+    outcome.limit = &charges.plan[each.charge].limit->limit;
+    asked_[each.descriptor].outcomes.push_back(outcome);
   }
-  group->stage = static_cast<Group::Stage>(static_cast<int>(group->stage) + 1);
 }
 
 RateLimitResponse RateLimitCall::Finish() {

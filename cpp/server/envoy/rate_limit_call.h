@@ -105,8 +105,6 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   // The charges that are made together or not at all: of the whole request, or of one descriptor.
   struct Group {
     Charges hits, peeks, refunds;
-    enum class Stage : uint8_t { kPeek, kHit, kUseUp, kRefund, kPeekRefunded, kDecided };
-    Stage stage = Stage::kPeek;
     bool is_apart = false;  // one descriptor, whose refused hits use up what is left
     bool refused = false;
     bool degraded = false;
@@ -121,15 +119,20 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   int64_t CostOf(const Asked& asked, const BoundLimit& limit) const;
   void AddCharges(uint32_t descriptor, Group* group) const;
 
-  // Continues until the store makes it wait; returns true if the group is decided.
-  bool Run(Group* group);
-  // Whether the group has no charges in its current stage.
-  static bool Skips(const Group& group);
-  // The charges of the current stage.
-  static const Charges& ChargesOf(const Group& group);
-  std::optional<Decision> Ask(Group* group, Store::Done done) const;
-  void GiveBack(absl::Span<const Charge> plan) const;
-  void Take(const Decision& decision, Group* group);
+  // The calls of a group on the store, in this order. Each goes on with the next one until the
+  // store makes it wait; returns true if the group is decided.
+  bool Peek(Group* group);
+  bool Hit(Group* group);
+  bool UseUp(Group* group);
+  bool Refund(Group* group);
+  bool PeekRefunded(Group* group);
+  bool IsDecided(Group*) { return true; }
+
+  using Next = bool (RateLimitCall::*)(Group*);
+  // Makes one of these calls, unless there are no charges, and goes on with `next`.
+  bool Call(Op op, const Charges& charges, Group* group, Next next);
+  // Takes the answer to a call.
+  void Take(Op op, const Charges& charges, const Decision& decision, Group* group);
   void Leave();
 
   DescriptorStatus StatusOf(const Asked& asked, uint32_t descriptor, RateLimitResponse* response);
