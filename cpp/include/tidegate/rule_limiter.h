@@ -39,8 +39,6 @@ class RuleLimiter {
     int64_t refused_in_shadow = 0;
   };
 
-  using Stats = LimiterStats;
-
   // What is left to a caller by one rule.
   struct RuleState {
     uint32_t rule = 0;

@@ -132,6 +132,36 @@ void Channel::KickAll() {
   }
 }
 
+py::object BeginOn(py::handle loop, py::handle channel_object, py::handle owner, Store& store,
+                   Op op, const std::shared_ptr<Outcomes>& outcomes,
+                   absl::FunctionRef<std::optional<Decision>(Store::Done)> submit) {
+  static PyObject* const create_future = PyUnicode_InternFromString("create_future");
+  auto channel = channel_object.cast<std::shared_ptr<Channel>>();
+  Channel& heard = *channel;
+  const auto future = py::reinterpret_steal<py::object>(
+      RunPython([&] { return PyObject_CallMethodNoArgs(loop.ptr(), create_future); }));
+  if (!future) throw py::error_already_set();
+  const bool decides = IsDecision(op);
+  // The channel takes over these two references, unless the answer is known at once.
+  py::object kept = future;
+  auto keeper = py::reinterpret_borrow<py::object>(owner);
+  const std::optional<Decision> early =
+      submit([channel = std::move(channel), future = kept.ptr(), owner = keeper.ptr(), decides,
+              outcomes](const Decision& decision) {
+        channel->Push({future, owner, decides, decision, outcomes});
+      });
+  if (!early.has_value()) {
+    (void)kept.release();
+    (void)keeper.release();
+    if (!heard.KickSoon(channel_object.ptr(), loop.ptr(), &store, owner.ptr())) {
+      throw py::error_already_set();
+    }
+    return future;
+  }
+  if (!decides) return py::none();
+  return py::reinterpret_steal<py::object>(NewDecision(*early, owner.ptr(), outcomes.get()));
+}
+
 void RegisterChannel(py::module_& m) {
   py::class_<Channel, std::shared_ptr<Channel>>(m, "Channel")
       .def(py::init([] {

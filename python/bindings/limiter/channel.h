@@ -8,9 +8,11 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "tidegate/decision.h"
 #include "tidegate/store.h"
 #include "tidegate/wake.h"
@@ -56,6 +58,15 @@ class Channel {
   std::vector<std::pair<Store*, PyObject*>> to_kick_;  // only used by the loop's thread
   std::unique_ptr<Orphans> left_;                      // empty; allocated for the destructor
 };
+
+// Begins the call `op` for `loop`, which must not wait for it. `submit` begins it in the core, and
+// returns the answer if there is no need to wait. Returns the decision, or None if `op` decides
+// nothing; else a future of the loop. `owner` keeps the store, the limits and everything else that
+// the call needs alive; `outcomes`, which may be null, is where the core writes them. Throws what
+// `submit` throws, since a clock that is written in Python may raise.
+pybind11::object BeginOn(pybind11::handle loop, pybind11::handle channel, pybind11::handle owner,
+                         Store& store, Op op, const std::shared_ptr<Outcomes>& outcomes,
+                         absl::FunctionRef<std::optional<Decision>(Store::Done)> submit);
 
 }  // namespace tidegate::python
 

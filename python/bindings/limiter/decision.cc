@@ -7,6 +7,7 @@
 #include <new>
 #include <type_traits>
 
+#include "limiter/convert.h"
 #include "limiter/fast_call.h"
 #include "tidegate/limit.h"
 
@@ -377,6 +378,15 @@ PyObject* NewDecisionIn(PyObject* owner, Decision** room) {
 
 const Decision* GetDecision(PyObject* object) {
   return Py_TYPE(object) == &decision_type ? &Of(object) : nullptr;
+}
+
+const Decision* DecisionOrNone(PyObject* object) {
+  if (object == Py_None) return nullptr;
+  const Decision* const decision = GetDecision(object);
+  if (decision == nullptr) {
+    Throw(Error::kArgumentType, "the decision is " + Shown(object) + "; expected a Decision");
+  }
+  return decision;
 }
 
 PyObject* PlanKey(PyObject* decision, PyObject* start) {

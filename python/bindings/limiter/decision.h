@@ -25,6 +25,9 @@ PyObject* NewDecisionIn(PyObject* owner, Decision** room);
 // The decision in `object`, which must be a tidegate.Decision; else nullptr.
 const Decision* GetDecision(PyObject* object);
 
+// The same, but null only for None. Throws for anything else.
+const Decision* DecisionOrNone(PyObject* object);
+
 // The outcomes of a tidegate.Decision.
 absl::Span<const Decision> OutcomesOf(PyObject* decision);
 

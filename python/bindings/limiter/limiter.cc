@@ -145,6 +145,19 @@ PyObject* FastHit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
 
 }  // namespace
 
+py::dict DictOf(const LimiterStats& stats) {
+  const StoreStats& store = stats.store;
+  return py::dict(py::arg("allowed") = stats.allowed, py::arg("denied") = stats.denied,
+                  py::arg("denied_in_shadow") = stats.denied_in_shadow,
+                  py::arg("degraded") = store.degraded, py::arg("errors") = store.errors,
+                  py::arg("keys") = store.keys, py::arg("evictions") = store.evictions,
+                  py::arg("evicted_live") = store.evicted_live,
+                  py::arg("script_errors") = store.script_errors,
+                  py::arg("denied_locally") = store.denied_locally,
+                  py::arg("breaker_opened") = store.breaker_opened,
+                  py::arg("breaker_open") = store.breaker_open);
+}
+
 // Not by FastHit(), which is inline in the interpreter's call only as long as nothing else calls
 // it.
 PyObject* HitLimiter(PyObject* self, PyObject* key, PyObject* cost) {
@@ -175,22 +188,11 @@ PyObject* FastAllow(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
   });
 }
 
-// The decision in `object`, null if that is None. Throws for anything else.
-const Decision* HitFrom(PyObject* object) {
-  if (object == Py_None) return nullptr;
-  const Decision* const hit = GetDecision(object);
-  if (hit == nullptr) {
-    Throw(Error::kArgumentType, "the decision is " + Shown(object) + "; expected a Decision");
-  }
-  return hit;
-}
-
 // (op, key, cost, hit, loop, channel): begins a call for which an event loop must not wait. Returns
 // the decision or None if there is no need to wait, else a future of the loop. `hit` is the
 // decision that a refund or a release gives back, else None.
 PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject*) {
   return Guarded([&]() -> PyObject* {
-    static PyObject* const create_future = PyUnicode_InternFromString("create_future");
     if (count != 6) {
       PyErr_Format(PyExc_TypeError, "takes 6 arguments, but %zd were given", count);
       return nullptr;
@@ -203,38 +205,14 @@ PyObject* FastBegin(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
     if (PyErr_Occurred() != nullptr || !key.Read(args[1]) || !ReadCost(args[2], &cost)) {
       return nullptr;
     }
-    const Decision* hit = HitFrom(args[3]);
+    const Decision* hit = DecisionOrNone(args[3]);
     if (op == Op::kRelease && hit == nullptr) {
       Throw(Error::kArgumentType, "the decision of a release is None; expected a Decision");
     }
-    auto channel = py::handle(args[5]).cast<std::shared_ptr<Channel>>();
-    auto future = py::reinterpret_steal<py::object>(
-        RunPython([&] { return PyObject_CallMethodNoArgs(args[4], create_future); }));
-    if (!future) return nullptr;
-    const bool decides = IsDecision(op);
-    // Given to the channel with the call.
-    PyObject* const kept = future.inc_ref().ptr();
-    Py_INCREF(self);
-    Channel& heard = *channel;
-    const auto done = [channel = std::move(channel), kept, self, decides](const Decision& d) {
-      channel->Push({kept, self, decides, d, nullptr});
+    const auto submit = [&](Store::Done done) {
+      return limiter->Submit(op, key.view(), cost, hit, std::move(done));
     };
-    std::optional<Decision> early;
-    try {
-      early = limiter->Submit(op, key.view(), cost, hit, done);
-    } catch (...) {  // a clock that is written in Python may raise
-      Py_DECREF(kept);
-      Py_DECREF(self);
-      throw;
-    }
-    if (!early.has_value()) {
-      if (!heard.KickSoon(args[5], args[4], &limiter->store(), self)) return nullptr;
-      return future.release().ptr();
-    }
-    Py_DECREF(kept);
-    Py_DECREF(self);
-    if (decides) return NewDecision(*early, self);
-    Py_RETURN_NONE;
+    return BeginOn(args[4], args[5], self, limiter->store(), op, nullptr, submit).release().ptr();
   });
 }
 
@@ -360,7 +338,7 @@ void RegisterLimiter(py::module_& m) {
             Limiter& l = Checked(self);
             const KeyView view = KeyFrom(key);
             const int64_t units = CostFrom(cost);
-            const Decision* hit = HitFrom(decision.ptr());
+            const Decision* hit = DecisionOrNone(decision.ptr());
             Run(l, [&] { l.Refund(view.view(), units, hit); });
           },
           py::arg("key"), py::arg("cost") = 1, py::kw_only(), py::arg("decision") = py::none())
@@ -416,20 +394,7 @@ void RegisterLimiter(py::module_& m) {
            "array\n"
            "of keys. `costs` has one for each key, 1 each by default. All keys and costs are read\n"
            "before the first is charged: if one is invalid, nothing is charged.")
-      .def("_stats",
-           [](PyLimiter& self) {
-             const LimiterStats s = Checked(self).stats();
-             return py::dict(py::arg("allowed") = s.allowed, py::arg("denied") = s.denied,
-                             py::arg("denied_in_shadow") = s.denied_in_shadow,
-                             py::arg("degraded") = s.store.degraded,
-                             py::arg("errors") = s.store.errors, py::arg("keys") = s.store.keys,
-                             py::arg("evictions") = s.store.evictions,
-                             py::arg("evicted_live") = s.store.evicted_live,
-                             py::arg("script_errors") = s.store.script_errors,
-                             py::arg("denied_locally") = s.store.denied_locally,
-                             py::arg("breaker_opened") = s.store.breaker_opened,
-                             py::arg("breaker_open") = s.store.breaker_open);
-           })
+      .def("_stats", [](PyLimiter& self) { return DictOf(Checked(self).stats()); })
       .def("_refused", [](PyLimiter& self) { return Checked(self).refused(); })
       .def("_refused_in_shadow", [](PyLimiter& self) { return Checked(self).refused_in_shadow(); })
       .def("_close", [](PyLimiter& self) { self.open = nullptr; });

@@ -24,6 +24,9 @@ std::shared_ptr<Limiter> SharedLimiter(const pybind11::object& object);
 // nullptr with the error indicator set.
 PyObject* HitLimiter(PyObject* limiter, PyObject* key, PyObject* cost);
 
+// The counters of stats(), for limiters of all kinds.
+pybind11::dict DictOf(const LimiterStats& stats);
+
 // Calls `call`, with the GIL released if it may wait. The caller must keep its data alive.
 template <typename Call>
 auto Run(const Limiter& limiter, Call call) {

@@ -42,42 +42,17 @@ class PyPlan {
     Outcomes* const wanted = outcomes ? &each : nullptr;
     const auto hit = [&] { return plan_->Hit(call.keys, call.costs, wanted); };
     const Decision decision = plan_->blocks() ? WithoutGil(hit) : hit();
-    return New(decision, wanted);
+    return py::reinterpret_steal<py::object>(NewDecision(decision, owners_.ptr(), wanted));
   }
 
   py::object Begin(const py::object& self, const py::object& keys, const py::object& costs,
-                   bool outcomes, const py::object& loop, const py::object& channel_object) {
+                   bool outcomes, const py::object& loop, const py::object& channel) {
     const Call call(*this, keys, costs);
-    auto channel = channel_object.cast<std::shared_ptr<Channel>>();
-    Channel& heard = *channel;
-    py::object future = CallPython(loop.attr("create_future"));
-    // The channel takes over these two references. The limits live as long as the plan.
-    PyObject* const kept = future.inc_ref().ptr();
-    PyObject* const owner = self.inc_ref().ptr();
-    const auto give_back = [&] {
-      future.dec_ref();
-      self.dec_ref();
-    };
     const auto each = outcomes ? std::make_shared<Outcomes>() : nullptr;
-    std::optional<Decision> early;
-    try {
-      early = plan_->Submit(call.keys, call.costs, each.get(),
-                            [channel = std::move(channel), kept, owner, each](const Decision& d) {
-                              channel->Push({kept, owner, /*decides=*/true, d, each});
-                            });
-    } catch (...) {  // a clock that is written in Python may raise
-      give_back();
-      throw;
-    }
-    if (!early.has_value()) {
-      // Closed or not, the first limiter lives as long as its owner.
-      if (!heard.KickSoon(channel_object.ptr(), loop.ptr(), &first_->store(), owners_[0].ptr())) {
-        throw py::error_already_set();
-      }
-      return future;
-    }
-    give_back();
-    return New(*early, each.get());
+    const auto submit = [&](Store::Done done) {
+      return plan_->Submit(call.keys, call.costs, each.get(), std::move(done));
+    };
+    return BeginOn(loop, channel, self, first_->store(), Op::kHit, each, submit);
   }
 
   int Traverse(visitproc visit, void* arg) const {
@@ -128,10 +103,6 @@ class PyPlan {
     std::vector<std::string_view> keys;
     std::vector<int64_t> costs;
   };
-
-  py::object New(const Decision& decision, const Outcomes* outcomes) const {
-    return py::reinterpret_steal<py::object>(NewDecision(decision, owners_.ptr(), outcomes));
-  }
 
   const py::tuple owners_;
   Limiter* first_ = nullptr;

@@ -17,6 +17,7 @@
 #include "limiter/fast_call.h"
 #include "limiter/functions.h"
 #include "limiter/gil.h"
+#include "limiter/limiter.h"
 #include "limiter/quotas.h"
 #include "rules/rule_limiter.h"
 #include "server/capsules.h"
@@ -228,15 +229,6 @@ PyMethodDef fast_methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-const Decision* HitFrom(const py::object& object) {
-  if (object.is_none()) return nullptr;
-  const Decision* const hit = GetDecision(object.ptr());
-  if (hit == nullptr) {
-    Throw(Error::kArgumentType, "the decision is " + Shown(object.ptr()) + "; expected a Decision");
-  }
-  return hit;
-}
-
 // The rules that decided `hit`, by which a refund must give back.
 py::object RulesOf(const PyRuleLimiter& limiter, const py::object& hit) {
   if (hit.is_none()) return limiter.bound;
@@ -246,7 +238,7 @@ py::object RulesOf(const PyRuleLimiter& limiter, const py::object& hit) {
 
 void Refund(const py::object& self, const py::dict& attributes, const py::object& decision) {
   const PyRuleLimiter& owner = Checked(self.ptr());
-  const Decision* const hit = HitFrom(decision);
+  const Decision* const hit = DecisionOrNone(decision.ptr());
   const py::object bound = RulesOf(owner, decision);
   auto& rules = bound.cast<BoundRules&>();
   Asked asked(rules);
@@ -275,48 +267,21 @@ void BringForward(const py::object& self, const py::dict& attributes) {
       Run(rules.limiter(), [&] { return rules.limiter().BringForward(asked.request()); }));
 }
 
-// Begins `op`. Returns its decision, or None, if it is done at once; else a future of the loop.
+// See BeginOn(). The rules keep the limits and the store alive.
 py::object Begin(const py::object& self, int op_number, const py::dict& attributes,
-                 const py::object& decision, const py::object& loop,
-                 const py::object& channel_object) {
+                 const py::object& decision, const py::object& loop, const py::object& channel) {
   const PyRuleLimiter& owner = Checked(self.ptr());
   const auto op = static_cast<Op>(op_number);
-  const Decision* const hit = HitFrom(decision);
-  py::object bound = op == Op::kRefund ? RulesOf(owner, decision) : owner.bound;
-  auto& rules = bound.cast<BoundRules&>();
-  Asked asked(rules);
+  const Decision* const hit = DecisionOrNone(decision.ptr());
+  const py::object bound = op == Op::kRefund ? RulesOf(owner, decision) : owner.bound;
+  const RuleLimiter& limiter = bound.cast<BoundRules&>().limiter();
+  Asked asked(bound.cast<BoundRules&>());
   asked.ReadAll(attributes);
-  auto channel = channel_object.cast<std::shared_ptr<Channel>>();
-  Channel& heard = *channel;
-  py::object future = CallPython(loop.attr("create_future"));
-  // The channel takes over these two references. The rules keep the limits and the store alive.
-  PyObject* const kept = future.inc_ref().ptr();
-  PyObject* const keeper = bound.inc_ref().ptr();
-  const bool decides = IsDecision(op);
-  const auto outcomes = decides ? std::make_shared<Outcomes>() : std::shared_ptr<Outcomes>();
-  std::optional<Decision> early;
-  try {
-    early = rules.limiter().Submit(
-        op, asked.request(), asked.cost(), hit, outcomes.get(),
-        [channel = std::move(channel), kept, keeper, decides, outcomes](const Decision& d) {
-          channel->Push({kept, keeper, decides, d, outcomes});
-        });
-  } catch (...) {  // a clock that is written in Python may raise
-    future.dec_ref();
-    bound.dec_ref();
-    throw;
-  }
-  if (!early.has_value()) {
-    if (!heard.KickSoon(channel_object.ptr(), loop.ptr(), &rules.limiter().store().store(),
-                        bound.ptr())) {
-      throw py::error_already_set();
-    }
-    return future;
-  }
-  future.dec_ref();
-  bound.dec_ref();
-  if (!decides) return py::none();
-  return py::reinterpret_steal<py::object>(NewDecision(*early, bound.ptr(), outcomes.get()));
+  const auto outcomes = IsDecision(op) ? std::make_shared<Outcomes>() : nullptr;
+  const auto submit = [&](Store::Done done) {
+    return limiter.Submit(op, asked.request(), asked.cost(), hit, outcomes.get(), std::move(done));
+  };
+  return BeginOn(loop, channel, bound, limiter.store().store(), op, outcomes, submit);
 }
 
 // What the request's keys have of the quotas that apply to it: the name and the count of each
@@ -404,19 +369,6 @@ py::tuple Match(const py::object& self, const py::dict& attributes, int times) {
                         rules, matched.cost, PriorityName(matched.priority));
 }
 
-py::dict StatsOf(const py::object& self) {
-  const RuleLimiter::Stats s = Checked(self.ptr()).rules->limiter().stats();
-  return py::dict(py::arg("allowed") = s.allowed, py::arg("denied") = s.denied,
-                  py::arg("denied_in_shadow") = s.denied_in_shadow,
-                  py::arg("degraded") = s.store.degraded, py::arg("errors") = s.store.errors,
-                  py::arg("keys") = s.store.keys, py::arg("evictions") = s.store.evictions,
-                  py::arg("evicted_live") = s.store.evicted_live,
-                  py::arg("script_errors") = s.store.script_errors,
-                  py::arg("denied_locally") = s.store.denied_locally,
-                  py::arg("breaker_opened") = s.store.breaker_opened,
-                  py::arg("breaker_open") = s.store.breaker_open);
-}
-
 py::list RuleStatsOf(const py::object& self) {
   const RuleLimiter& limiter = Checked(self.ptr()).rules->limiter();
   const auto stats = limiter.rule_stats();
@@ -469,7 +421,10 @@ void RegisterRuleLimiter(py::module_& m) {
            py::arg("expires_s"), py::arg("priority"))
       .def("_take_quota_events", &TakeEvents)
       .def("_match", &Match, py::arg("attributes"), py::arg("times") = 1)
-      .def("_stats", &StatsOf)
+      .def("_stats",
+           [](const py::object& self) {
+             return DictOf(Checked(self.ptr()).rules->limiter().stats());
+           })
       .def("_rule_stats", &RuleStatsOf)
       .def("_native",
            [](const py::object& self) {
