@@ -163,18 +163,20 @@ class Limit:
 class HeaderFields:
     """Templates of the rate-limit header fields; see fields_for() in web/headers.py.
 
-    Immutable. `limiter` is the limiter whose clock gives the time. `rules` are limits: name,
-    capacity, and the name as it stands in the fields. `policy` is the value of RateLimit-Policy,
-    None if it and RateLimit are not sent.
+    Immutable. `limiter` is the limiter whose clock gives the time. `ietf` says whether
+    RateLimit-Policy and RateLimit are sent.
     """
 
     def __init__(
         self,
         limiter: Limiter | RuleLimiter,
-        rules: Sequence[tuple[str, int, bytes]],
+        limits: Sequence[Limit],
         x_ratelimit: bool,
-        policy: bytes | None,
+        ietf: bool,
     ) -> None: ...
+
+def policy_member(limit: Limit) -> bytes:
+    """Returns the member of RateLimit-Policy for `limit`."""
 
 class HeaderSend:
     """A `send` of an ASGI server that adds the fields of a decision to the message with headers.

@@ -215,7 +215,8 @@ PyObject* WithValues(PyObject* self, Use use) {
     const HeaderFields& fields = *HeldBy<HeaderFields>(object.fields);
     const Decision& decision = *GetDecision(object.decision);
     const int64_t now_ns = fields.now();
-    const HeaderValues values = HeaderValuesOf(decision, object.decided_ns, now_ns, object.extra_s);
+    const RateFieldValues values =
+        RateFieldValuesOf(decision, object.decided_ns, now_ns, object.extra_s);
     return use(fields, decision, values).release().ptr();
   } catch (py::error_already_set& error) {
     error.restore();
@@ -231,36 +232,36 @@ PyObject* WithValues(PyObject* self, Use use) {
 
 template <typename Kind>
 PyObject* Encode(PyObject* self, PyObject* /*none*/) {
-  return WithValues(
-      self, [](const HeaderFields& fields, const Decision& decision, const HeaderValues& values) {
-        py::object list = Stolen(PyList_New(0));
-        fields.of<Kind>().Extend(list, decision, values);
-        return list;
-      });
+  return WithValues(self, [](const HeaderFields& fields, const Decision& decision,
+                             const RateFieldValues& values) {
+    py::object list = Stolen(PyList_New(0));
+    fields.of<Kind>().Extend(list, decision, values);
+    return list;
+  });
 }
 
 template <typename Kind>
 PyObject* Merge(PyObject* self, PyObject* headers) {
-  return WithValues(
-      self, [&](const HeaderFields& fields, const Decision& decision, const HeaderValues& values) {
-        py::object list = Stolen(PySequence_List(headers));
-        fields.of<Kind>().Extend(list, decision, values);
-        return list;
-      });
+  return WithValues(self, [&](const HeaderFields& fields, const Decision& decision,
+                              const RateFieldValues& values) {
+    py::object list = Stolen(PySequence_List(headers));
+    fields.of<Kind>().Extend(list, decision, values);
+    return list;
+  });
 }
 
 PyObject* Put(PyObject* self, PyObject* headers) {
-  return WithValues(
-      self, [&](const HeaderFields& fields, const Decision& decision, const HeaderValues& values) {
-        if (!PyList_Check(headers)) throw py::type_error("a list of headers is expected");
-        fields.of<Raw>().Put(py::reinterpret_borrow<py::object>(headers), decision, values);
-        return py::object(py::none());
-      });
+  return WithValues(self, [&](const HeaderFields& fields, const Decision& decision,
+                              const RateFieldValues& values) {
+    if (!PyList_Check(headers)) throw py::type_error("a list of headers is expected");
+    fields.of<Raw>().Put(py::reinterpret_borrow<py::object>(headers), decision, values);
+    return py::object(py::none());
+  });
 }
 
 PyObject* GetWait(PyObject* self, void* /*closure*/) {
   const RequestDecisionObject& object = Of(self);
-  const auto wait_s = WaitOf(*GetDecision(object.decision), object.extra_s);
+  const auto wait_s = WaitSeconds(*GetDecision(object.decision), object.extra_s);
   if (!wait_s.has_value()) Py_RETURN_NONE;
   return PyLong_FromLongLong(*wait_s);
 }
@@ -352,11 +353,14 @@ std::function<int64_t()> ClockOf(const py::object& limiter) {
 void RegisterRequestDecision(py::module_& m) {
   py::class_<HeaderFields> fields(m, "HeaderFields");
   fields_type = reinterpret_cast<PyTypeObject*>(fields.ptr());
-  fields.def(py::init([](const py::object& limiter, const Rules& rules, bool x_ratelimit,
-                         const std::optional<std::string>& policy) {
-               return std::make_unique<HeaderFields>(ClockOf(limiter), rules, x_ratelimit, policy);
+  fields.def(py::init([](const py::object& limiter, const std::vector<Limit>& limits,
+                         bool x_ratelimit, bool ietf) {
+               return std::make_unique<HeaderFields>(ClockOf(limiter), limits, x_ratelimit, ietf);
              }),
-             py::arg("limiter"), py::arg("rules"), py::arg("x_ratelimit"), py::arg("policy"));
+             py::arg("limiter"), py::arg("limits"), py::arg("x_ratelimit"), py::arg("ietf"));
+  m.def(
+      "policy_member", [](const Limit& limit) { return py::bytes(PolicyMember(limit)); },
+      py::arg("limit"));
   cost_name = Interned("cost");
   PyTypeObject& type = request_decision_type;
   type.tp_name = "tidegate._core.RequestDecision";

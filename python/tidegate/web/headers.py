@@ -27,7 +27,6 @@ __all__ = [
     "check_families",
     "extend",
     "fields_for",
-    "policy_member",
     "retry_seconds",
 ]
 
@@ -38,11 +37,6 @@ FAMILIES = ("x-ratelimit", "ietf")
 SHADOW = "shadow"
 
 PROBLEM_TYPE = b"application/problem+json"
-
-_SECOND_NS = 10**9
-
-# The largest Integer of RFC 9651, section 3.3.1.
-_MOST_INTEGER = 10**15 - 1
 
 
 def fields_for(
@@ -56,12 +50,7 @@ def fields_for(
     Raises ConfigurationError for other families.
     """
     chosen = check_families(families)
-    return HeaderFields(
-        limiter,
-        [(limit.name, limit.capacity, _sf_string(limit.name)) for limit in limits],
-        "x-ratelimit" in chosen,
-        b", ".join(map(policy_member, limits)) if "ietf" in chosen else None,
-    )
+    return HeaderFields(limiter, list(limits), "x-ratelimit" in chosen, "ietf" in chosen)
 
 
 class Problems:
@@ -129,23 +118,6 @@ def check_families(families: Iterable[str], *, of_rules: bool = False) -> tuple[
                 accepted += "; 'shadow' is for rules"
             raise ConfigurationError(f"the headers include {family!r}; {accepted}")
     return chosen
-
-
-def policy_member(limit: Limit) -> bytes:
-    """Returns one member of RateLimit-Policy.
-
-    Quota and window are those that the limit states. A window that is not a whole number of
-    seconds is rounded up, since a client that paces itself by the window must not be too fast.
-    """
-    unit = b';qu="concurrent-requests"' if limit.algorithm == "concurrency" else b""
-    window = -(-limit.period_ns // _SECOND_NS)
-    quota = min(limit.count, _MOST_INTEGER)
-    return _sf_string(limit.name) + b";q=%d" % quota + unit + b";w=%d" % window
-
-
-def _sf_string(text: str) -> bytes:
-    """Returns `text`, which is printable ASCII, as a String of RFC 9651, section 4.1.6."""
-    return b'"' + text.encode("ascii").replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
 
 def _problem(limit: Limit, advice: str, retry_after: str) -> bytes:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tidegate.web.headers import policy_member
+from tidegate._core import policy_member
 from tidegate.web.request_limiter import RequestDecision
 
 if TYPE_CHECKING:
