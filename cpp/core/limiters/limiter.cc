@@ -187,11 +187,12 @@ TIDEGATE_INLINE Answer Limiter::HitQuickly(S& store, std::string_view key, int64
 
 // Separate, like HitAtLength(), so that the fast path of a single unit in the memory store has the
 // registers to itself.
-template <typename Answer>
+template <typename Answer, bool is_one>
 __attribute__((noinline)) Answer Limiter::HitElsewhere(std::string_view key, int64_t cost) {
-  if (memory_ != nullptr) return HitQuickly<Answer>(*memory_, key, cost);
-  if (shm_ == nullptr) return static_cast<Answer>(HitAtLength(key, cost));
-  return cost == 1 ? HitQuickly<Answer>(*shm_, key, 1) : HitQuickly<Answer>(*shm_, key, cost);
+  if (is_one) cost = 1;
+  if (!is_one && memory_ != nullptr) return HitQuickly<Answer>(*memory_, key, cost);
+  if (shm_ != nullptr) return HitQuickly<Answer>(*shm_, key, cost);
+  return static_cast<Answer>(HitAtLength(key, cost));
 }
 
 __attribute__((noinline)) Decision Limiter::HitAtLength(std::string_view key, int64_t cost) {
@@ -209,15 +210,17 @@ __attribute__((noinline)) Decision Limiter::HitAtLength(std::string_view key, in
 }
 
 Decision Limiter::Hit(std::string_view key, int64_t cost) {
-  if (cost != 1 || memory_ == nullptr) [[unlikely]]
-    return HitElsewhere<Decision>(key, cost);
-  return HitQuickly<Decision>(*memory_, key, 1);
+  if (cost != 1) [[unlikely]]
+    return HitElsewhere<Decision, /*is_one=*/false>(key, cost);
+  return memory_ != nullptr ? HitQuickly<Decision>(*memory_, key, 1)
+                            : HitElsewhere<Decision, /*is_one=*/true>(key, 1);
 }
 
 bool Limiter::Allow(std::string_view key, int64_t cost) {
-  if (cost != 1 || memory_ == nullptr) [[unlikely]]
-    return HitElsewhere<bool>(key, cost);
-  return HitQuickly<bool>(*memory_, key, 1);
+  if (cost != 1) [[unlikely]]
+    return HitElsewhere<bool, /*is_one=*/false>(key, cost);
+  return memory_ != nullptr ? HitQuickly<bool>(*memory_, key, 1)
+                            : HitElsewhere<bool, /*is_one=*/true>(key, 1);
 }
 
 bool Limiter::HitWithoutWaiting(std::string_view key, int64_t cost, Decision* decision) {

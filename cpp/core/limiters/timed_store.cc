@@ -47,7 +47,8 @@ void TimedStore::Complete(Op op, Decision* decision, Outcomes* outcomes) const {
 }
 
 Decision TimedStore::Hit(const Charge& charge) const {
-  if (Decision early; blocks_ && HitWithoutWaiting({&charge, 1}, &early, nullptr)) return early;
+  if (blocks_) [[unlikely]]
+    return HitAll({&charge, 1}, nullptr);
   return Confirmed([&](const Moment& moment) { return store_->Hit(charge, moment); });
 }
 
@@ -75,7 +76,9 @@ Decision TimedStore::Call(Op op, absl::Span<const Charge> plan, const Decision* 
 }
 
 Decision TimedStore::HitAll(absl::Span<const Charge> plan, Outcomes* outcomes) const {
-  if (Decision early; blocks_ && HitWithoutWaiting(plan, &early, outcomes)) return early;
+  if (blocks_) {
+    if (Decision early; HitWithoutWaiting(plan, &early, outcomes)) return early;
+  }
   const auto clock = [this] { return NowNs(); };
   Decision decision = Confirmed(
       [&](const Moment& moment) { return store_->HitAll(plan, moment, clock, outcomes); });

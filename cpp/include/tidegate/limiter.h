@@ -145,7 +145,7 @@ class Limiter {
   Answer HitQuickly(S& store, std::string_view key, int64_t cost);
   Decision HitAtLength(std::string_view key, int64_t cost);
   // The fast path for what is not a single unit in the memory store, else HitAtLength().
-  template <typename Answer>
+  template <typename Answer, bool is_one>
   Answer HitElsewhere(std::string_view key, int64_t cost);
   void HitBatch(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);
   Charges PlanFor(std::string_view key, int64_t cost) const;
