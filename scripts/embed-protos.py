@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGET = ROOT / "cpp" / "src" / "server" / "checks" / "descriptors.cc"
+TARGET = ROOT / "cpp" / "server" / "checks" / "descriptors.cc"
 PROTO = "tidegate/v1/ratelimit.proto"
 WIDTH = 24
 

@@ -179,6 +179,7 @@ def test_the_package_holds_only_faces_and_rooms() -> None:
     files = {path.name for path in PACKAGE.glob("*.py*") if path.is_file()} - {"py.typed"}
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert {name for name in files | folders if re.match("_[a-z]", name)} == {
+        "_components.py",
         "_core.pyi",
         "_errors.py",
     }

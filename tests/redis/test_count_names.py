@@ -50,6 +50,5 @@ def test_the_rules_of_two_tenants_count_apart(storage: str, algorithm: str) -> N
     )
     one = tg.Limiter(first, storage=storage)
     other = tg.Limiter(second, storage=one.storage)
-    while one.check(user="u"):
-        pass
+    assert not [one.check(user="u") for _ in range(5)][-1]
     assert other.check(user="u")

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["Service", "connect", "counters", "rates"]
 
 _SCANNED_AT_ONCE = 1000
-# In Redis a key is PREFIX:ID{KEY}, where the id is of five letters.
-_ID = "?????"
 _SAMPLE = re.compile(r"tidegate_(decisions|refused|refused_in_shadow)_total\{(.*)\} (\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _Counts = dict[tuple[str, str], list[float]]
@@ -127,10 +125,12 @@ class Service:
         cursor = "0"
         while True:
             cursor, page = store.command(
-                ["SCAN", cursor, "MATCH", f"{begin}:{_ID}{{*}}", "COUNT", str(_SCANNED_AT_ONCE)]
+                ["SCAN", cursor, "MATCH", f"{begin}:*{{*}}", "COUNT", str(_SCANNED_AT_ONCE)]
             )
             for name in page:
-                names[_key_in(name)] = None
+                # A ':' more, and it is under a longer prefix.
+                if ":" not in name[len(self._prefix) + 1 : name.index("{")]:
+                    names[_key_in(name)] = None
             if cursor == "0" or len(names) >= among:
                 return [*names][:among]
 

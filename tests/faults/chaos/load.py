@@ -409,11 +409,14 @@ def settled(least: dict[str, int], seconds: float) -> dict[str, int]:
 
 
 def warm_interpreter() -> None:
-    """Opens the descriptors that Python opens once, so that they are not taken for a leak."""
+    """Opens and starts what a process has once, so that it is not taken for a leak: descriptors of
+    Python, and the thread that extends the leases of slots."""
     for make in (asyncio.new_event_loop, uvloop.new_event_loop):
         loop = make()
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
+    with tidegate.Limiter(tidegate.Limit("1/hour", algorithm="concurrency")).slot("k"):
+        pass
 
 
 def main() -> None:
