@@ -43,8 +43,7 @@ class Decision:
         """Whether the call may pass."""
     @property
     def limit(self) -> int:
-        """Capacity of the limit that binds: the limit that refused with the longest wait, else the
-        limit with the least room left."""
+        """Capacity of the limit that binds: the refusing one, else that with the least room."""
     @property
     def remaining(self) -> int:
         """Whole units left now, from 0 up."""
@@ -323,9 +322,8 @@ class ShmStore(Store):
     def counters(self) -> tuple[int, int, int]:
         """Cells in use, idle keys reclaimed, live keys evicted."""
     def census(self, busiest: int = 0) -> tuple[int, int, int, list[tuple[int, int, int]]]:
-        """Counts live, idle and claimed cells, and lists the `busiest` live ones, which need the
-        longest until they are full again: their fingerprints (two words) and the nanoseconds until
-        then."""
+        """Counts live, idle and claimed cells, and lists the `busiest` live ones: their
+        fingerprints (two words) and the nanoseconds until they are full again."""
 
 class Channel:
     """Tells an event loop which of its calls are finished."""
@@ -340,13 +338,11 @@ class Channel:
 class RedisStore(Store):
     """The store that a fleet shares: one round trip to one Redis for each decision.
 
-    Its options are those of the URI, as tidegate.limiter.storage.redis_uri reads them. It begins to
-    connect at once; an unreachable server is no error. Raises ConfigurationError for an invalid
-    option. Calls release the GIL while they wait. It refers weakly to the functions among its
-    options, so they are called as long as someone holds them.
+    Its options are those of the URI. It begins to connect at once; an unreachable server is no
+    error. Raises ConfigurationError for an invalid option. Calls release the GIL while they wait.
+    It refers weakly to the functions among its options: someone else holds them.
     """
 
-    _functions: tuple[Any, ...]
     def __init__(self, **options: Any) -> None: ...
     def command(self, words: Sequence[str | bytes], timeout: float = 1.0) -> Any:
         """Returns the reply to any command, as str, int, None and lists. Raises StorageError for an
@@ -364,18 +360,18 @@ class Limiter:
     def allow(self, key: _Key, cost: int = 1) -> bool:
         """Like hit(), but returns only whether the call may pass: the fastest call."""
     def peek(self, key: _Key, cost: int = 1) -> Decision:
-        """Returns the decision that a hit of `cost` would get now, with `remaining` and
-        `reset_after` as they are without it. Charges nothing."""
+        """Returns the decision that a hit of `cost` would get now. Charges nothing."""
     def charge_up_to(self, key: _Key, cost: int) -> Decision:
         """Charges as much of `cost` to `key` as there is room for, and refuses nothing.
 
-        It is for a cost that is known only afterwards, such as the tokens of an answer beyond those
-        charged before. The decision describes the limits after the charge, and its `charged` is the
-        number of units charged. Of several limits each is charged as much as it has room for
-        itself, and `charged` is the smallest of these charges. With Redis it is one round trip.
+        For a cost that is known only afterwards. The decision describes the limits after the
+        charge, and its `charged` is the number of units charged. Of several limits each is charged
+        what it has room for, and `charged` is the smallest. With Redis it is one round trip.
         """
-    def reset(self, key: _Key) -> None: ...
-    def forget(self, key: _Key) -> None: ...
+    def reset(self, key: _Key) -> None:
+        """Forgets what `key` has used. What a quota's key has bought or carried stays."""
+    def forget(self, key: _Key) -> None:
+        """Makes `key` a new key: deletes a quota's top-ups and carried units too."""
     def refund(self, key: _Key, cost: int = 1, *, decision: Decision | None = None) -> None:
         """Gives units back; with the `decision` of a hit, exactly where it charged them."""
     @overload

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "python" / "tidegate"
 # By room, from the ground up: its modules (a folder stands for all that it holds and no other
 # room names), and the rooms below it that these may import. docs/design.md has the same table.
 ROOMS: dict[str, tuple[str, str]] = {
-    "core": ("_components, _core, _errors, types", ""),
+    "core": ("_core, _errors, types", ""),
     "storage": ("limiter.storage/", "core"),
     "load": ("limiter.load/, load", "core"),
     "quotas": ("limiter.quotas/, quotas", "core"),
@@ -179,7 +179,6 @@ def test_the_package_holds_only_faces_and_rooms() -> None:
     files = {path.name for path in PACKAGE.glob("*.py*") if path.is_file()} - {"py.typed"}
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert {name for name in files | folders if re.match("_[a-z]", name)} == {
-        "_components.py",
         "_core.pyi",
         "_errors.py",
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate._components import missing
+from tidegate.limiter.components import missing
 
 try:
     from tidegate.server import _native

@@ -200,7 +200,7 @@ def _opened(
     store = _core.RedisStore(**values)
     # The core refers to these functions weakly, so that the collector of garbage sees who holds
     # them.
-    store._functions = tuple(value for value in values.values() if callable(value))
+    vars(store)["functions"] = tuple(value for value in values.values() if callable(value))
     return store
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 
 from tidegate._errors import ConfigurationError
 
 __all__ = ["built", "missing"]
 
-_EXTENSIONS = {"tuning": "tidegate.tuning._logs", "server": "tidegate.server._native"}
+_EXTENSIONS = {"tuning": "_logs", "server": "_native"}
 
 
 def built() -> list[str]:
     """Returns the components that this installation has."""
-    return ["limiter", *(name for name, module in _EXTENSIONS.items() if find_spec(module))]
+    return ["limiter", *filter(_has_extension, _EXTENSIONS)]
+
+
+def _has_extension(component: str) -> bool:
+    """Looks for it without importing the component's package."""
+    package = find_spec(f"tidegate.{component}")
+    assert package is not None
+    found = PathFinder.find_spec(_EXTENSIONS[component], package.submodule_search_locations)
+    return found is not None
 
 
 def missing(component: str, error: ImportError) -> ConfigurationError:
