@@ -43,7 +43,8 @@ class Decision:
         """Whether the call may pass."""
     @property
     def limit(self) -> int:
-        """Capacity of the limit that binds: the refusing one, else that with the least room."""
+        """Capacity of the limit that binds: the limit that refused with the longest wait, else the
+        limit with the least room left."""
     @property
     def remaining(self) -> int:
         """Whole units left now, from 0 up."""
@@ -322,8 +323,7 @@ class ShmStore(Store):
     def counters(self) -> tuple[int, int, int]:
         """Cells in use, idle keys reclaimed, live keys evicted."""
     def census(self, busiest: int = 0) -> tuple[int, int, int, list[tuple[int, int, int]]]:
-        """Counts live, idle and claimed cells, and lists the `busiest` live ones: their
-        fingerprints (two words) and the nanoseconds until they are full again."""
+        """Live, idle and claimed cells; the fingerprints and ns to be full of the busiest."""
 
 class Channel:
     """Tells an event loop which of its calls are finished."""
@@ -345,8 +345,7 @@ class RedisStore(Store):
 
     def __init__(self, **options: Any) -> None: ...
     def command(self, words: Sequence[str | bytes], timeout: float = 1.0) -> Any:
-        """Returns the reply to any command, as str, int, None and lists. Raises StorageError for an
-        error reply, and if no reply comes."""
+        """Returns the reply as str, int, None and lists; an error or no reply: StorageError."""
     def _forget_refusals(self) -> None: ...
 
 class Limiter:
@@ -364,9 +363,8 @@ class Limiter:
     def charge_up_to(self, key: _Key, cost: int) -> Decision:
         """Charges as much of `cost` to `key` as there is room for, and refuses nothing.
 
-        For a cost that is known only afterwards. The decision describes the limits after the
-        charge, and its `charged` is the number of units charged. Of several limits each is charged
-        what it has room for, and `charged` is the smallest. With Redis it is one round trip.
+        The decision describes the limits after the charge; its `charged` is the number of units
+        charged. Of several limits each is charged what it has room for; `charged` is the smallest.
         """
     def reset(self, key: _Key) -> None:
         """Forgets what `key` has used. What a quota's key has bought or carried stays."""
@@ -509,12 +507,10 @@ def native_clock(clock: object) -> object:
     """Returns the clock of a limiter, in a capsule for another extension module."""
 
 def system_now_ns() -> int:
-    """Returns the system clock of limiters, in nanoseconds: Unix time at the start of the process,
-    continued by the monotonic clock."""
+    """Returns limiters' system clock in ns: Unix time at the start, continued monotonically."""
 
 def peer_of(request: Any, /) -> str | None:
-    """Returns the address of the connection of an ASGI request, if it is plain: in ASCII and
-    without a colon. None for all others, which tidegate.keys.peer handles."""
+    """Returns the address of an ASGI request's connection if it is ASCII without a colon."""
 
 def add_attributes(request: Any, attributes: _Attributes, /) -> bool:
     """Sets endpoint, method and ip, as far as `attributes` does not have them, for an ASGI request
@@ -594,7 +590,11 @@ def quota_status(limiter: Any, quota: int, key: _Key) -> _QuotaStatus:
 
 def quota_top_up(
     limiter: Any, quota: int, key: _Key, units: int, expires_s: int | None, priority: int
-) -> None: ...
-def quota_bring_forward(limiter: Any, key: _Key) -> None: ...
+) -> None:
+    """Adds bought units to what `key` has."""
+
+def quota_bring_forward(limiter: Any, key: _Key) -> None:
+    """Records the state of `key` under the limiter's present terms."""
+
 def take_quota_events(limiter: Any) -> list[tuple[int, bytes, int, int, int, int]]:
     """Returns for each event the quota's index, key, percent, used, available, when it resets."""
