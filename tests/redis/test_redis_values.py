@@ -136,7 +136,9 @@ def test_a_value_of_a_newer_version_is_refused_by_its_version(
 
 
 @pytest.mark.parametrize("id", [None, "rule"])
-@pytest.mark.parametrize("ahead_s", [FAR_S - NOW, 99 * 3600, 2 * 3600])
+@pytest.mark.parametrize(
+    "ahead_s", [FAR_S - NOW, 99 * 3600, 2 * 3600], ids=["centuries", "days", "hours"]
+)
 @pytest.mark.parametrize("form", ["decimal", "packed"])
 def test_a_bucket_far_in_the_future_is_moved_back(
     server: RedisServer, id: str | None, ahead_s: int, form: str

@@ -35,9 +35,11 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterRuleSet(m);
   tidegate::python::RegisterRuleLimiter(m);
   tidegate::python::RegisterShmStore(m);
+#ifdef TIDEGATE_HAS_TUNING
   tidegate::python::RegisterArrow(m);
   tidegate::python::RegisterNumbering(m);
   tidegate::python::RegisterReplayRun(m);
+#endif
   tidegate::python::RegisterRequestDecision(m);
   tidegate::python::RegisterHeaderSend(m);
   tidegate::python::RegisterPeer(m);
