@@ -140,7 +140,7 @@ flood: deps-test $(VENV)/.test $(VENV)/.tested  ## FLOOD_KEYS keys through a tab
 	$(python) tests/faults/flood_campaign.py --keys $(FLOOD_KEYS)
 	$(python) tests/faults/forget_campaign.py
 
-values: deps-test $(VENV)/.test $(VENV)/.package  ## random stored values against every Redis script, for VALUE_SECONDS
+values: deps-test $(VENV)/.test $(VENV)/.tested  ## random stored values against every Redis script, for VALUE_SECONDS
 	$(python) tests/redis/value_fuzz.py --seconds $(VALUE_SECONDS)
 
 asan: deps-test $(VENV)/.build  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer

@@ -49,13 +49,13 @@ class IdleProxy:
             for client in list(self._pairs):
                 self._end(client, how)
         for port in ports:
-            wait_for_end(port)
+            wait_for_end(port, self.port)
 
     def wait_until_closed(self) -> None:
         """Waits until no connection is left, and the clients have the ends."""
         eventually(lambda: not self._pairs, interval=0.001)
         for port in self._ended:
-            wait_for_end(port)
+            wait_for_end(port, self.port)
 
     def wait_until_full(self) -> None:
         """Waits until the client can write no more to the deaf proxy."""

@@ -206,7 +206,6 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
     int64_t at_ns;  // by SystemClock, or with client_clock the moment's
     uint64_t renewals = 0;
     uint64_t foreign_replies = 0;
-    uint64_t failures = 0;
     // The versions in the deny cache, if the plan has at most so many limits.
     uint64_t versions[kMostDenied] = {};
   };
@@ -273,8 +272,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   Moment FallbackMoment(const Moment& moment, int64_t host_ns) const;
   // The fallback's part of a charge.
   static Charge InFallback(Charge charge);
-  // Takes the result of a request, for which `failures` is what failures_ was when it was made.
-  void Record(const absl::Status& status, uint64_t failures);
+  void Record(const absl::Status& status);
   // Reports a change of the breaker to this store's users, with its reason.
   void ReportChange(absl::string_view failure);
   // The instant by the clock that all users of the board share.
@@ -293,10 +291,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
 
   std::atomic<uint64_t> renewals_{0};         // connections given up because of a reply
   std::atomic<uint64_t> foreign_replies_{0};  // replies that belong to another command
-  // Failures of the server; several calls that were under way together fail by one.
-  std::atomic<uint64_t> failures_{0};
-  std::atomic<int64_t> probes_{0};        // sent
-  std::atomic<int64_t> next_look_ns_{0};  // when to look for life again; see ProbeIsEarly()
+  std::atomic<int64_t> probes_{0};            // sent
+  std::atomic<int64_t> next_look_ns_{0};      // when to look for life again; see ProbeIsEarly()
   std::atomic<int64_t> look_pause_ns_{0};
   std::atomic<int64_t> closed_ns_{0};  // when the breaker was last seen to close
   std::atomic<int64_t> degraded_{0};

@@ -350,8 +350,8 @@ py::list Explain(const py::object& self, const py::dict& attributes) {
   return reasons;
 }
 
-// The entry of a list, the rules with their keys, the cost and the priority of a request: for tests
-// and benchmarks of matching alone.
+// The entry of a list, the rules with their keys, the cost and the priority of a request, without a
+// charge. Matches it `times` times, for benchmarks.
 py::tuple Match(const py::object& self, const py::dict& attributes, int times) {
   const PyRuleLimiter& owner = Checked(self.ptr());
   Asked asked(*owner.rules);

@@ -42,7 +42,10 @@ def test_a_service(reader, provider):
     assert of(samples, "tidegate.refused", **mine, **{"tidegate.rule": "2/minute"}) == 3
     assert of(samples, "tidegate.refused", **mine, **{"tidegate.rule": "9/hour"}) == 0
     assert of(samples, "tidegate.decision.duration", **mine) == 5
-    assert "127.0.0.1" not in str([sample for sample in samples.items() if "otel" in str(sample)])
+    # The name of a limiter that another test of this process has left may hold its storage.
+    labels = {item for _, labels in samples for item in labels if item[0] != "tidegate.limiter"}
+    assert labels
+    assert "127.0.0.1" not in str(labels)
 
     instruments.close()
     assert observers.times == ()

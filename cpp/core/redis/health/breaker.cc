@@ -15,21 +15,19 @@ int64_t InstantOf(uint64_t word) {
   return static_cast<int64_t>(word & ~static_cast<uint64_t>(kTickNs - 1) & INT64_MAX);
 }
 
-// A window's start, in eighths of a second, and its three counts.
+// A window's start, in eighths of a second, and its two counts.
 struct Window {
-  static constexpr uint64_t kMostCalls = 0xfff;
-  static constexpr uint64_t kMostCauses = 0x3f;
+  static constexpr uint64_t kMostCalls = 0x7fff;
   static constexpr int kTickBits = 27;
 
   uint64_t start;
   uint64_t calls;
   uint64_t failed;
-  uint64_t causes;
 
   static Window From(uint64_t word) {
-    return {word >> 30, (word >> 18) & kMostCalls, (word >> 6) & kMostCalls, word & kMostCauses};
+    return {word >> 30, (word >> 15) & kMostCalls, word & kMostCalls};
   }
-  uint64_t ToWord() const { return start << 30 | calls << 18 | failed << 6 | causes; }
+  uint64_t ToWord() const { return start << 30 | calls << 15 | failed; }
 };
 
 }  // namespace
@@ -70,24 +68,22 @@ int64_t Breaker::OpenFor(int64_t now_ns) const {
   return std::clamp<int64_t>(InstantOf(gate) - now_ns, 1, MostOpenNs());
 }
 
-bool Breaker::CountCall(int64_t now_ns, bool failed, bool new_cause) {
+bool Breaker::CountCall(int64_t now_ns, bool failed) {
   const uint64_t now = static_cast<uint64_t>(now_ns) >> Window::kTickBits;
   uint64_t word = state_.window.load(std::memory_order_relaxed);
   Window window;
   do {
     window = Window::From(word);
     // Unsigned, so that a window that begins after `now` has ended too.
-    if (now - window.start > (kWindowNs >> Window::kTickBits)) window = {now, 0, 0, 0};
+    if (now - window.start > (kWindowNs >> Window::kTickBits)) window = {now, 0, 0};
     if (window.calls == Window::kMostCalls) {
       window.calls /= 2;
       window.failed /= 2;
     }
     ++window.calls;
     window.failed = std::min(window.failed + (failed ? 1 : 0), window.calls);
-    window.causes = std::min(window.causes + (new_cause ? 1 : 0), Window::kMostCauses);
   } while (!state_.window.compare_exchange_weak(word, window.ToWord(), std::memory_order_relaxed));
-  return window.calls >= kLeastCalls && window.failed * 2 >= window.calls &&
-         window.causes >= std::min(most_failures_, Window::kMostCauses);
+  return window.calls >= kLeastCalls && window.failed * 2 >= window.calls;
 }
 
 uint64_t Breaker::CountFailure(int64_t now_ns) {
@@ -103,7 +99,7 @@ uint64_t Breaker::CountFailure(int64_t now_ns) {
 }
 
 void Breaker::Succeeded(int64_t now_ns) {
-  (void)CountCall(now_ns, /*failed=*/false, /*new_cause=*/false);
+  (void)CountCall(now_ns, false);
   if (state_.row.load(std::memory_order_relaxed) != 0) {
     state_.row.store(0, std::memory_order_relaxed);
   }
@@ -112,11 +108,11 @@ void Breaker::Succeeded(int64_t now_ns) {
   }
 }
 
-void Breaker::Failed(int64_t now_ns, bool new_cause) {
-  const bool half = CountCall(now_ns, /*failed=*/true, new_cause);
+void Breaker::Failed(int64_t now_ns) {
+  const bool half = CountCall(now_ns, true);
   // While the breaker is open, each failure restarts its open time: that of a probe, and those of
   // calls that were under way when it opened.
-  if (!IsClosed() || (new_cause && CountFailure(now_ns) >= most_failures_) || half) Open(now_ns);
+  if (!IsClosed() || CountFailure(now_ns) >= most_failures_ || half) Open(now_ns);
 }
 
 void Breaker::Open(int64_t now_ns) {

@@ -1,21 +1,15 @@
-// The circuit breaker: decides whether Redis is asked at all. It opens after `failures` failures of
-// the server in a row within ten seconds, or when half of at least twenty calls of ten seconds
-// failed, by as many failures of the server, and stays open for `open`, plus or minus a tenth. Then
-// one probe, which belongs to no caller, finds out whether it may close. A sign that the server
-// answers again brings that probe forward.
-//
-// Calls that fail by one cause are one failure of the server: those that were all under way during
-// one pause of it, or that one failed attempt to connect held up. So it does not matter how many
-// calls a process makes at a time.
+// The circuit breaker: decides whether Redis is asked at all. It opens after `failures` failures in
+// a row within ten seconds, or when half of at least twenty calls of ten seconds failed, and stays
+// open for `open`, plus or minus a tenth. Then one probe, which belongs to no caller, finds out
+// whether it may close. A sign that the server answers again brings that probe forward.
 //
 // A view of a state that stores of this and other processes may share: all see each change, and
 // each reports it to its own users. Words of the state hold an instant in their upper bits, so that
 // each changes by one compare-and-swap:
 //
 //   gate    until when it is open, 0 if it is closed     | 16 bits: how often it changed
-//   row     when the first of this row of failures came  | 16 bits: how many failures
-//   window  when this window began | 12 bits: calls in it | 12 bits: how many failed | 6 bits: by
-//           how many failures of the server
+//   row     when the first of this row of calls failed   | 16 bits: how many failed
+//   window  when this window began | 15 bits: calls in it | 15 bits: how many failed
 //
 // An instant further ahead than these settings allow comes from damage or from other settings, and
 // is ignored.
@@ -54,10 +48,9 @@ class Breaker {
   // The time until Redis is asked again, in nanoseconds; 0 if it is asked now.
   int64_t OpenFor(int64_t now_ns) const;
 
-  // Takes the result of a call or a probe, and may open or close the breaker. A call that failed by
-  // a cause that an earlier one has reported is not `new_cause`.
+  // Takes the result of a call or a probe, and may open or close the breaker.
   void Succeeded(int64_t now_ns);
-  void Failed(int64_t now_ns, bool new_cause = true);
+  void Failed(int64_t now_ns);
 
   // Whether it opened (true) or closed since the last report to this store, in any process. Each
   // change is reported to one caller.
@@ -80,9 +73,9 @@ class Breaker {
   // already. Returns false if `gate` has changed meanwhile.
   bool Turn(uint64_t& gate, int64_t until_ns);
   void Open(int64_t now_ns);
-  // Whether half of the calls of this window failed, including this one, by enough causes.
-  bool CountCall(int64_t now_ns, bool failed, bool new_cause);
-  // How many failures of the server came in a row, including this one.
+  // Whether half of the calls of this window failed, including this one.
+  bool CountCall(int64_t now_ns, bool failed);
+  // How many calls failed in a row, including this one.
   uint64_t CountFailure(int64_t now_ns);
   // The longest time for which the gate may be open.
   int64_t MostOpenNs() const { return open_ns_ + open_ns_ / 8 + kSlackNs; }

@@ -59,7 +59,7 @@ bool RedisStore::ProbeIsEarly(int64_t now_ns) {
   return true;
 }
 
-void RedisStore::Record(const absl::Status& status, uint64_t failures) {
+void RedisStore::Record(const absl::Status& status) {
   // A call that was never sent says nothing about the server.
   if (absl::IsCancelled(status)) return;
   if (absl::IsResourceExhausted(status)) {
@@ -91,10 +91,7 @@ void RedisStore::Record(const absl::Status& status, uint64_t failures) {
   // failures until then say nothing about the server, and must not open the breaker again for all.
   const bool waits_for_connection = board_->own == nullptr && absl::IsUnavailable(status) &&
                                     now - closed_ns_.load(std::memory_order_relaxed) < kReconnectNs;
-  // A call that was under way when another one failed says nothing more about the server.
-  const bool new_cause =
-      !redis::IsKnown(status) && failures_.compare_exchange_strong(failures, failures + 1);
-  if (!waits_for_connection) breaker_->Failed(now, new_cause);
+  if (!waits_for_connection) breaker_->Failed(now);
   ReportChange(status.message());
 }
 

@@ -16,7 +16,6 @@ absl::StatusOr<redis::Answer> RedisStore::RunQuotaScript(redis::Request request)
   const Instant deadline = MonotonicIn(std::max(options_.timeout, options_.connect_timeout));
   const uint16_t slot = SlotOf(request.plan[0]);
   const uint64_t renewals = renewals_.load(std::memory_order_relaxed);
-  const uint64_t failures = failures_.load(std::memory_order_relaxed);
   for (const bool by_text : {false, true}) {
     const auto reply =
         client_->Call(slot, scripts_->Command(request, redis::Form::kFull, by_text), deadline);
@@ -26,7 +25,7 @@ absl::StatusOr<redis::Answer> RedisStore::RunQuotaScript(redis::Request request)
         failure.ok() ? redis::Scripts::Parse(**reply, request, redis::Form::kFull)
                      : absl::StatusOr<redis::Answer>(failure);
     RenewAfter(answer.status(), renewals);
-    Record(answer.status(), failures);
+    Record(answer.status());
     if (answer.ok()) return answer;
     return absl::UnavailableError(
         absl::StrCat("the storage does not answer: ", answer.status().message()));

@@ -182,7 +182,6 @@ RedisStore::Asked RedisStore::Ask(absl::Span<const Charge> plan, const Moment& m
   asked.at_ns = options_.client_clock ? moment.now_ns : HostNowNs();
   asked.renewals = renewals_.load(std::memory_order_relaxed);
   asked.foreign_replies = foreign_replies_.load(std::memory_order_relaxed);
-  asked.failures = failures_.load(std::memory_order_relaxed);
   if (!denied_->on()) return asked;
   const size_t n = std::min(plan.size(), kMostDenied);
   for (size_t i = 0; i < n; ++i) asked.versions[i] = denied_->Version(KeyOf(plan[i]));
@@ -249,7 +248,6 @@ class RedisStore::Probe final : public redis::Caller {
       : Caller(deadline),
         store_(store),
         renewals_(store->renewals_.load(std::memory_order_relaxed)),
-        failures_(store->failures_.load(std::memory_order_relaxed)),
         number_(store->probes_.fetch_add(1, std::memory_order_relaxed) + 1),
         command_(redis::Scripts::ProbeCommand(charge, number_)) {}
   std::string Request() override { return command_; }
@@ -268,13 +266,12 @@ class RedisStore::Probe final : public redis::Caller {
     } else {
       store->RenewAfter(status, renewals_);
     }
-    store->Record(status, failures_);
+    store->Record(status);
   }
 
  private:
   const std::weak_ptr<RedisStore> store_;
   const uint64_t renewals_;
-  const uint64_t failures_;
   const int64_t number_;
   const std::string command_;
 };
@@ -334,7 +331,7 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
   if (!IsDecision(op)) {
     // Refusals of calls that were under way with this one are out of date now.
     for (const Charge& charge : plan) denied_->Forget(KeyOf(charge));
-    Record(failure, asked.failures);
+    Record(failure);
     Decision done;
     done.at_ns = failure.ok() ? answer->now_ns : kNoInstant;
     return done;
@@ -379,12 +376,12 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
       } else if (op == Op::kHit && denied_->on()) {
         Remember(plan, asked, *answer, d.retry_after_ns);
       }
-      Record(absl::OkStatus(), asked.failures);
+      Record(absl::OkStatus());
       return d;
     }
     failure = absl::InternalError("the script and the step decided differently");
   }
-  Record(failure, asked.failures);
+  Record(failure);
   return Degraded(op, plan, moment, HostNowNs(), outcomes);
 }
 

@@ -10,7 +10,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/cord.h"
 #include "base/monotonic.h"
 #include "tidegate/redis_store.h"
 
@@ -46,17 +45,6 @@ class Caller {
   Instant deadline_;
 };
 
-// A failure that adds nothing to what an earlier call has reported: the same attempt to connect
-// caused both.
-inline constexpr char kKnownFailure[] = "tidegate.known";
-inline absl::Status Known(absl::Status failure) {
-  failure.SetPayload(kKnownFailure, absl::Cord());
-  return failure;
-}
-inline bool IsKnown(const absl::Status& failure) {
-  return failure.GetPayload(kKnownFailure).has_value();
-}
-
 // Thread-safe. After fork() the first call in the child opens a new connection. `slot` is the hash
 // slot of the request's keys; outside a cluster it does not matter.
 class Client {
@@ -65,8 +53,7 @@ class Client {
 
   // Sends `request`, one command, and waits for its reply, which may be an error reply.
   // Fails with
-  //   Unavailable         not sent: the server refused the connection or did not make one. Of the
-  //                       calls that one attempt fails, all but the first get a Known() failure.
+  //   Unavailable         not sent: the server refused the connection or did not make one
   //   Cancelled           not sent: no connection in time, or this process could not make one. Says
   //                       nothing about the server.
   //   ResourceExhausted   not sent: the queue is full. Says nothing about the server.

@@ -101,7 +101,6 @@ void Connection::Connect() {
       state_ = State::kUp;
     } else {
       failure_ = stream.status();
-      failure_is_known_ = false;
       lost_ = std::string(failure_.message());
     }
     changed_.notify_all();
@@ -201,11 +200,9 @@ absl::Status Connection::AwaitUp(Lock& lock, Instant deadline) {
   return NotConnected();
 }
 
-absl::Status Connection::NotConnected() {
+absl::Status Connection::NotConnected() const {
   if (state_ == State::kConnecting) {
-    if (!failure_.ok()) {
-      return std::exchange(failure_is_known_, true) ? Known(failure_) : failure_;
-    }
+    if (!failure_.ok()) return failure_;
     // Blame the server only if it owed an answer for half of a request's time.
     const Instant now = MonotonicNow();
     if (dialing_since_ < now && now - dialing_since_ >= Chrono(options_.timeout) / 2) {

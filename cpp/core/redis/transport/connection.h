@@ -141,7 +141,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void CheckUp(Lock& lock);
   absl::Status AwaitUp(Lock& lock, Instant deadline);  // (*)
   // The reason why a request whose time is up was not sent.
-  absl::Status NotConnected();
+  absl::Status NotConnected() const;
   absl::Status CheckQueue() const;
   // Waits for the reply to a written request of this thread, or until its deadline. (*)
   void AwaitReply(Lock& lock, const InFlightPtr& in_flight);
@@ -186,7 +186,6 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   bool connecting_ = false;  // whether a thread is making the connection
   // The failure of the last attempt to connect; ok if none has failed since the connection was up.
   absl::Status failure_;
-  bool failure_is_known_ = false;  // whether a call has reported it
   // Since when the server owes an answer to the present attempt.
   Instant dialing_since_ = Instant::max();
   std::string lost_ = "not connected yet";  // why there is no connection
