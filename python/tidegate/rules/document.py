@@ -93,7 +93,7 @@ def as_where(text: str) -> tuple[str | int, ...]:
 def read_file(path: FilePath, *, keep_texts: bool = False) -> Document:
     """Reads a .yaml, .yml, .toml or .json file.
 
-    With `keep_texts`, `007` and `yes` in YAML are texts as they are written.
+    With `keep_texts`, all values in YAML but null are texts as they are written.
 
     Raises RulesError if the file is not such a document, and OSError if it cannot be read.
     """

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from tidegate.rules.pauses import pause_at_times
+from tidegate.rules.yaml_reader import meant
 from tidegate.types import Algorithm
 
 __all__ = [
@@ -56,7 +57,9 @@ def _as_text(value: Any) -> Any:
     """A number or a boolean of a document as the text that a request would have."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value) if isinstance(value, int) else value
+    if isinstance(value, (float, dt.date)):  # whose text may not be the one that was written
+        raise ValueError(f"is {value}, which is not a text here; expected it in quotes")
+    return str(value) if isinstance(value, (int, str)) else value
 
 
 def _as_time(value: Any) -> Any:
@@ -127,6 +130,7 @@ Text = Annotated[
     BeforeValidator(_as_text),
     WithJsonSchema({"type": ["string", "integer", "boolean"]}),
 ]
+Flag = Annotated[StrictBool, BeforeValidator(meant)]
 Texts = Annotated[list[str], BeforeValidator(as_list)]
 Method = Annotated[
     str,
@@ -192,9 +196,7 @@ class _Limited(_Fields):
     algorithm: Union[Algorithm, None] = Field(
         default=None, description="The algorithm of its limits."
     )
-    shadow: StrictBool = Field(
-        default=False, description="Whether it only counts and refuses nothing."
-    )
+    shadow: Flag = Field(default=False, description="Whether it only counts and refuses nothing.")
     counts: Literal["cost", "requests"] = Field(
         default="cost",
         description="Whether each request is charged its cost, or one unit whatever it costs.",
@@ -204,7 +206,7 @@ class _Limited(_Fields):
         description="The name that identifies its usage instead of its id: rules with the same "
         "counter that count by the same attributes count together.",
     )
-    headers: StrictBool = Field(
+    headers: Flag = Field(
         default=True, description="Whether responses tell clients about its limits."
     )
     carry_over: Literal["as-is", "proportional", "reset"] = Field(
@@ -231,7 +233,7 @@ class Rule(_Condition, _Limited):
         default=[],
         description="Ids of rules that do not apply to requests that this rule applies to.",
     )
-    enabled: StrictBool = True
+    enabled: Flag = True
 
 
 class Default(_Limited):
@@ -259,7 +261,7 @@ class Override(_Fields):
 class Cost(_Condition):
     """The cost and the priority of a request: 1 and normal if not given."""
 
-    cost: Annotated[int, Field(ge=1, le=2**53 - 1, strict=True)] = 1
+    cost: Annotated[int, Field(ge=1, le=2**53 - 1, strict=True), BeforeValidator(meant)] = 1
     priority: Literal["critical", "normal", "background"] = "normal"
     when: dict[Name, Text] = {}
 
@@ -289,7 +291,7 @@ class ListEntry(_Fields):
 class Rules(_Fields):
     """A document of rules."""
 
-    version: Literal[1] = 1
+    version: Annotated[Literal[1], BeforeValidator(meant)] = 1
     tiers: list[str] = Field(
         default=[], description="All tiers. Without this field, they are those that the rules name."
     )

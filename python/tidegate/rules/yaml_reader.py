@@ -7,21 +7,51 @@ from typing import Any
 from tidegate._errors import ConfigurationError
 from tidegate.rules.problems import problem_at
 
-__all__ = ["read_yaml"]
+__all__ = ["Written", "meant", "read_yaml"]
 
 # The most values that aliases may stand for: a few lines of YAML can stand for billions.
 MOST_ALIASED = 100_000
 DEEPEST = 50
 _TAG = "tag:yaml.org,2002:"
+# What YAML may take a name for that somebody wrote without quotes.
+_NAME_LIKE = (f"{_TAG}int", f"{_TAG}bool")
 _PLAIN = {"str", "int", "float", "bool", "null", "timestamp", "seq", "map"}
 
 Lines = dict["tuple[str | int, ...]", int]
 
 
+class Written(str):
+    """The text of a number or a boolean that is not written as its value is: `0123`, `on`.
+
+    YAML takes the first for 83 and the second for true. A user or a country may be named so, so
+    the text is what was written; `meaning` is for fields that hold a number or a boolean.
+    """
+
+    meaning: Any
+
+    def __new__(cls, text: str, meaning: Any) -> Written:
+        written = super().__new__(cls, text)
+        written.meaning = meaning
+        return written
+
+    def __reduce__(self) -> tuple[type, tuple[str, Any]]:
+        return type(self), (str(self), self.meaning)
+
+
+def meant(value: Any) -> Any:
+    """The same data with each Written replaced by its number or boolean."""
+    if isinstance(value, dict):
+        return {name: meant(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [meant(each) for each in value]
+    return value.meaning if isinstance(value, Written) else value
+
+
 def read_yaml(text: str, source: str, *, keep_texts: bool = False) -> tuple[Any, Lines]:
     """The data of a YAML text and the line of each of its fields. Raises RulesError.
 
-    With `keep_texts`, values such as `007` and `yes` stay the texts that were written.
+    Values such as `007` and `yes` are a Written; with `keep_texts`, all values but null are the
+    texts that were written.
     """
     try:
         import yaml
@@ -49,6 +79,11 @@ def read_yaml(text: str, source: str, *, keep_texts: bool = False) -> tuple[Any,
         ) from None
     finally:
         reader.loader.dispose()
+
+
+def _shown(value: int | bool) -> str:
+    """The usual way to write a number or a boolean in YAML."""
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
 class _Reader:
@@ -135,11 +170,14 @@ class _Reader:
             return event.value
         node = yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
         try:
-            return loader.yaml_constructors[tag](loader, node)
+            value = loader.yaml_constructors[tag](loader, node)
         except (ValueError, KeyError, AttributeError) as error:  # a date such as 2026-13-01
             raise self.error(
                 event, f"the value {event.value!r:.80} is not accepted: {error}"
             ) from None
+        if tag in _NAME_LIKE and event.tag is None and event.value != _shown(value):
+            return Written(event.value, value)
+        return value
 
     def sequence(self, where: tuple[str | int, ...]) -> list[Any]:
         result: list[Any] = []

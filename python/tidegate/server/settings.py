@@ -22,6 +22,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 
 from tidegate._errors import ConfigurationError
 from tidegate.rules.document import Document, read_file
+from tidegate.rules.yaml_reader import meant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -385,7 +386,7 @@ def read_settings(
     if path is not None:
         _begin_at(path.parent, document.data)
     try:
-        return Settings(**document.data)
+        return Settings(**meant(document.data))
     except ValidationError as error:
         problems = [_problem(each, document, given) for each in error.errors()]
         raise ConfigurationError("\n".join(problems)) from None

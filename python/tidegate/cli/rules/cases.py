@@ -23,6 +23,7 @@ from tidegate.limiter.rule_limiter import limiter_for
 from tidegate.rules.document import Document, read_file
 from tidegate.rules.problems import RulesError
 from tidegate.rules.rule_set import RuleSet
+from tidegate.rules.yaml_reader import meant
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
@@ -173,6 +174,7 @@ class _Reader:
         numbers: dict[str, Any] = {}
         for name, value in request.items():
             if name in _NUMBERS:
+                value = meant(value)
                 if not _is_number(name, value):
                     self.problem((*where, name), f"is {value!r:.80}; expected {_NUMBERS[name]}")
                 else:
