@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Iterable, Iterator
 from types import CoroutineType
 from typing import Any, Callable, Protocol, Union, overload
+from uuid import UUID
 
 from tidegate import _core
 from tidegate._core import Decision, Limit, peer_of
@@ -400,10 +401,14 @@ class RequestLimiter:
     def _checked_key(self, request: Any, key: Any) -> Key | None:
         if isinstance(key, (str, bytes)) and key:
             return key
+        if isinstance(key, (int, UUID)) and not isinstance(key, bool):
+            return str(key)  # ids of users are often such
         if key is None or key in ("", b""):
             return self._without_key(request, "the key function returned no key")
         return self._without_key(
-            request, "the key function returned a %s, expected a str or bytes", type(key).__name__
+            request,
+            "the key function returned a %s, expected a str, bytes, int or UUID",
+            type(key).__name__,
         )
 
     def _without_key(

@@ -6,6 +6,7 @@ import inspect
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Callable, overload
+from uuid import UUID
 
 from tidegate._core import add_attributes
 from tidegate._errors import ArgumentTypeError, ConfigurationError
@@ -165,7 +166,11 @@ class RuleRequests:
     def _checked(self, request: Any, name: str, value: Any) -> Any:
         if value is None or isinstance(value, (str, bytes)):
             return value
-        problem = f"its function returned {type(value).__name__}, expected str, bytes or None"
+        if isinstance(value, (int, UUID)) and not isinstance(value, bool):
+            return str(value)  # ids of users are often such
+        problem = (
+            f"its function returned {type(value).__name__}, expected str, bytes, int, UUID or None"
+        )
         return self._stand_in(request, name, problem)
 
     def _stand_in(

@@ -140,7 +140,7 @@ def test_a_failing_attribute_function_lifts_no_limit(
     assert "the attribute user is unknown" in caplog.text
 
 
-@pytest.mark.parametrize("value", [42, 4.2, ["a"], True])
+@pytest.mark.parametrize("value", [4.2, ["a"], True])
 def test_an_attribute_of_a_wrong_type_lifts_no_limit(value: Any) -> None:
     app = middleware(
         {"rules": [{"id": "a", "by": "user", "limit": "1/minute"}]},
@@ -170,7 +170,7 @@ def test_async_attributes_costs_and_exemptions() -> None:
     assert [get(plain)[0] for _ in range(6)] == [200] * 5 + [429]
 
 
-@pytest.mark.parametrize("answer", [LookupError, 42])
+@pytest.mark.parametrize("answer", [LookupError, 4.2])
 def test_a_failing_async_attribute_does_not_lift_a_limit(answer: Any) -> None:
     async def user(scope: Any) -> Any:
         if answer is LookupError:
@@ -342,9 +342,16 @@ def test_a_failing_function_of_a_condition_raises(rule: Any, attribute: str) -> 
 
 def test_a_condition_of_a_wrong_type_raises() -> None:
     rule = {"id": "a", "by": "ip", "limits": "1/hour", "when": {"plan": "trial"}}
-    app = middleware({"rules": [rule]}, attributes={"plan": lambda scope: 42})
-    with pytest.raises(tg.ConfigurationError, match="plan is unknown: its function returned int"):
+    app = middleware({"rules": [rule]}, attributes={"plan": lambda scope: 4.2})
+    with pytest.raises(tg.ConfigurationError, match="plan is unknown: its function returned float"):
         get(app)
+
+
+def test_a_user_whose_id_is_an_int_is_counted_and_blocked_by_its_text() -> None:
+    rules = {"rules": [{"id": "a", "by": "user", "limits": "1/hour"}], "block": [{"user": "7"}]}
+    ids = iter([1, 2, 1, 7])
+    app = middleware(rules, attributes={"user": lambda scope: next(ids)})
+    assert [get(app)[0] for _ in range(4)] == [200, 200, 429, 429]
 
 
 def test_clients_without_an_address_share_one_limit() -> None:

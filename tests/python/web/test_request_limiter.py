@@ -7,6 +7,7 @@ import gc
 import inspect
 import json
 import logging
+import uuid
 import weakref
 
 import pytest
@@ -41,7 +42,7 @@ def broken_key(scope):
 NO_KEYS = {
     "raised": broken_key,
     "returned no key": lambda scope: None,
-    "returned a int": lambda scope: 42,
+    "returned a tuple": lambda scope: ("acme", 42),
 }
 
 
@@ -55,6 +56,15 @@ def test_without_a_key_the_address_is_charged(why, caplog):
     assert record.name == "tidegate"
     assert record.levelno == logging.ERROR
     assert (record.exc_info is not None) == (why == "raised")
+
+
+@pytest.mark.parametrize("kind", [int, uuid.UUID])
+def test_the_id_of_a_user_may_be_an_int_or_a_uuid(kind, caplog):
+    ids = {"/a": kind("1" * 32), "/b": kind("2" * 32)}
+    app = limited("1/minute", key=lambda scope: ids[scope["path"]])
+    assert [ask(app, path).status for path in ("/a", "/a", "/b")] == [200, 429, 200]
+    assert not app.limiter.peek(str(ids["/a"])).allowed, "it counts by its text"
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("empty", ["", b""])
