@@ -222,6 +222,49 @@ def test_views_may_share_a_limit(app, clock):
     assert statuses(app, "/x", "/y", "/x") == [200, 200, 429]
 
 
+@pytest.mark.parametrize("decorate", [None, tg.rate_limit])
+def test_cost_after_gets_the_exception_of_a_view_that_raises(app, clock, decorate):
+    seen = []
+
+    def unless_raised(request, answer):
+        seen.append(type(answer).__name__)
+        return 0 if isinstance(answer, Exception) else 10
+
+    limit = (decorate or RateLimit(app, clock=clock).limit)(
+        "10/minute", cost=10, cost_after=unless_raised
+    )
+
+    @app.get("/up/<int:status>")
+    @limit
+    def up(status):
+        if status != 200:
+            flask.abort(status)
+        return "up"
+
+    paths = ("/up/502", "/up/502", "/up/200", "/up/200")
+    assert statuses(app, *paths) == [502, 502, 200, 429]
+    assert seen == ["BadGateway", "BadGateway", "str"]
+
+
+def test_cost_after_gets_the_exception_of_a_fastapi_route_that_raises():
+    fastapi = pytest.importorskip("fastapi")
+    client = pytest.importorskip("fastapi.testclient").TestClient
+    service = fastapi.FastAPI()
+
+    @service.get("/up/{status}")
+    @tg.rate_limit(
+        "10/minute", cost=10, cost_after=lambda r, a: 0 if isinstance(a, Exception) else 10
+    )
+    async def up(status: int):
+        if status != 200:
+            raise fastapi.HTTPException(status)
+        return "up"
+
+    asking = client(service)
+    found = [asking.get(f"/up/{status}").status_code for status in (502, 502, 200, 200)]
+    assert found == [502, 502, 200, 429]
+
+
 def test_cost_after_corrects_the_charge(app, clock):
     limiter = RateLimit(app, clock=clock)
 

@@ -76,10 +76,11 @@ def rate_limit(
     are charged (GET includes HEAD), all by default. `on_no_key`, `headers` and `retry_jitter` are
     those of tidegate.asgi.RateLimitMiddleware, the other options those of tidegate.Limiter.
 
-    `cost_after` is a function of the request and of the route's return value, and returns the
+    `cost_after` is a function of the request and of the route's return value, or of the exception
+    that the route raised, and returns the
     actual cost. If that is more than `cost`, which was charged before, the difference is charged as
     far as there is room; if it is less, the difference is given back as far as it still counts. If
-    the function fails or the route raises, the charge stays. The header fields show the corrected
+    the function fails, the charge stays. The header fields show the corrected
     state. For a streaming response the function is called when the stream has ended, even if the
     client has disconnected.
 
@@ -234,6 +235,8 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
         try:
             result = view(*args, **kwargs)
         except Exception as exc:
+            if cost_after is not None:
+                outcome = BLOCKING.run(outcome.settle(call.request, exc, BLOCKING))
             annotated = call.annotate(exc, outcome)
             if annotated is exc:
                 raise
@@ -265,6 +268,8 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
         try:
             result = await called(*args, **kwargs)
         except Exception as exc:
+            if cost_after is not None:
+                outcome = await outcome.settle(call.request, exc, AWAITING)
             annotated = call.annotate(exc, outcome)
             if annotated is exc:
                 raise

@@ -54,7 +54,11 @@ class LimitedView:
             answer, outcome = self._enter()
             if answer is not None:
                 return answer
-            result = view(*args, **kwargs)
+            try:
+                result = view(*args, **kwargs)
+            except Exception as exc:
+                self._leave(outcome, exc)
+                raise
             self._leave(outcome, result)
             return result
 
@@ -63,7 +67,11 @@ class LimitedView:
             answer, outcome = self._enter()
             if answer is not None:
                 return answer
-            result = await view(*args, **kwargs)
+            try:
+                result = await view(*args, **kwargs)
+            except Exception as exc:
+                self._leave(outcome, exc)
+                raise
             self._leave(outcome, result)
             return result
 
