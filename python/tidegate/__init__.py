@@ -21,6 +21,7 @@ from tidegate._errors import (
     StorageError,
     TidegateError,
 )
+from tidegate.limiter.base import BaseLimiter
 from tidegate.limiter.clock import ManualClock
 from tidegate.limiter.limit import Limit, parse, parse_many
 from tidegate.limiter.limiter import Limiter
@@ -28,17 +29,20 @@ from tidegate.limiter.replay import replay
 from tidegate.limiter.waiting.slot import Slot
 
 # Names that only type checkers need are not imported, so that `import tidegate` takes milliseconds.
-TYPE_CHECKING = False
+# Without the annotation, jedi does not read the block, and a notebook shows no arguments of these.
+TYPE_CHECKING: bool = False
 if TYPE_CHECKING:
     from typing import Any
 
     from tidegate.limiter.plan import Plan
+    from tidegate.limiter.rule_limiter import RuleLimiter
     from tidegate.limiter.stats import Stats
     from tidegate.rules.rule_set import RuleSet
     from tidegate.web.frameworks.decorator import rate_limit
 
 __all__ = [
     "ArgumentTypeError",
+    "BaseLimiter",
     "ConfigurationError",
     "Decision",
     "Limit",
@@ -47,6 +51,7 @@ __all__ = [
     "ManualClock",
     "Plan",
     "RateLimitExceeded",
+    "RuleLimiter",
     "RuleSet",
     "Slot",
     "Stats",
@@ -70,6 +75,10 @@ def __getattr__(name: str) -> Any:
         from tidegate.limiter.plan import Plan
 
         return Plan
+    if name == "RuleLimiter":
+        from tidegate.limiter.rule_limiter import RuleLimiter
+
+        return RuleLimiter
     if name == "RuleSet":
         from tidegate.rules import RuleSet
 

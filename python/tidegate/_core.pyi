@@ -522,7 +522,6 @@ class BoundRules:
 
 class RuleSet:
     """Rules, compiled: see tidegate.RuleSet."""
-
     @staticmethod
     def _compile(spec: dict[str, Any]) -> tuple[RuleSet | None, list[tuple[str, str]]]: ...
     @staticmethod
@@ -545,14 +544,15 @@ class RuleLimiter:
     def check(self, *, cost: int = 1, **attributes: str | bytes | None) -> Decision:
         """Charges all limits that the rules have for a request with these attributes, or none.
 
-        No Python code runs between the attributes and the decision. Raises ArgumentTypeError for an
-        attribute other than str, bytes and None, and ConfigurationError for a cost below 1.
+        Raises ArgumentTypeError for a wrong attribute, ConfigurationError for a cost below 1.
         """
     def peek(self, *, cost: int = 1, **attributes: str | bytes | None) -> Decision:
         """Returns the decision that check() would get now. Charges nothing."""
+    _in_python: bool
+    def _check(self, **attributes: Any) -> Decision: ...
+    def _peek(self, **attributes: Any) -> Decision: ...
     def _use(self, rules: RuleSet, hidden: frozenset[str]) -> None: ...
-    @property
-    def _bound(self) -> Any: ...
+    _bound: Any
     def _refund(self, attributes: _Attributes, decision: Decision | None) -> None: ...
     def _reset(self, attributes: _Attributes, op: int) -> None: ...
     def _bring_forward(self, attributes: _Attributes) -> None: ...

@@ -3,6 +3,7 @@
 // decision.
 #include "tidegate/rule_limiter.h"
 
+#include <absl/container/inlined_vector.h>
 #include <pybind11/stl.h>
 
 #include <memory>
@@ -69,6 +70,8 @@ struct PyRuleLimiter {
   py::object bound;  // the BoundRules in force
   BoundRules* rules = nullptr;
   bool is_open = true;
+  // Whether check() and peek() are those of the package, which finds tiers and records refusals.
+  bool in_python = false;
   py::object clock_function;
 
   int Traverse(visitproc visit, void* arg) const {
@@ -219,13 +222,31 @@ PyObject* FastAsk(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
   });
 }
 
+// FastAsk(), or the package's method, which finds tiers and records refusals.
+template <Asking kAsking>
+PyObject* FastAskWhole(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  const auto* const limiter = HeldBy<PyRuleLimiter>(self);
+  if (limiter == nullptr || !limiter->in_python || count != 0) [[likely]] {
+    return FastAsk<kAsking>(self, args, count, names);
+  }
+  static PyObject* const method =
+      PyUnicode_InternFromString(kAsking == Asking::kHit ? "_check_in_python" : "_peek_in_python");
+  if (method == nullptr) return PyErr_NoMemory();
+  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+  absl::InlinedVector<PyObject*, 16> all = {self};
+  all.insert(all.end(), args, args + named);
+  return PyObject_VectorcallMethod(method, all.data(), 1, names);
+}
+
 PyMethodDef fast_methods[] = {
-    {"check", AsMethod(FastAsk<Asking::kHit>), METH_FASTCALL | METH_KEYWORDS,
+    {"check", AsMethod(FastAskWhole<Asking::kHit>), METH_FASTCALL | METH_KEYWORDS,
      "check($self, /, *, cost=1, **attributes)\n--\n\n"
      "Charges all limits of the rules that apply to a request with these attributes, or none."},
-    {"peek", AsMethod(FastAsk<Asking::kPeek>), METH_FASTCALL | METH_KEYWORDS,
+    {"peek", AsMethod(FastAskWhole<Asking::kPeek>), METH_FASTCALL | METH_KEYWORDS,
      "peek($self, /, *, cost=1, **attributes)\n--\n\n"
      "Returns the decision that check() would return now. Charges nothing."},
+    {"_check", AsMethod(FastAsk<Asking::kHit>), METH_FASTCALL | METH_KEYWORDS, nullptr},
+    {"_peek", AsMethod(FastAsk<Asking::kPeek>), METH_FASTCALL | METH_KEYWORDS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -408,6 +429,7 @@ void RegisterRuleLimiter(py::module_& m) {
   limiter
       .def(py::init(&Make), py::arg("rules"), py::arg("store"), py::arg("clock"), py::arg("scope"),
            py::arg("hidden"))
+      .def_readwrite("_in_python", &PyRuleLimiter::in_python)
       .def("_use", &Use, py::arg("rules"), py::arg("hidden"))
       .def_property_readonly("_bound", [](const PyRuleLimiter& self) { return self.bound; })
       .def("_refund", &Refund, py::arg("attributes"), py::arg("decision"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 
@@ -10,13 +11,12 @@ from tidegate._core import Decision, Limit
 from tidegate._errors import (
     ArgumentTypeError,
     ConfigurationError,
-    StorageError,
 )
+from tidegate.limiter.base import BaseLimiter
 from tidegate.limiter.clock import ManualClock
 from tidegate.limiter.limit import as_limits, distinct
 from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.limiter.storage.hints import OF_LIMITERS
-from tidegate.limiter.storage.uri import open_store
 from tidegate.limiter.waiting.leases import Extender, of_process
 from tidegate.limiter.waiting.queue import Bell, WaitingRoom
 from tidegate.limiter.waiting.slot import Acquired, Slot
@@ -25,17 +25,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
     import datetime as dt
-    from typing import Any, Callable, Union
+    from typing import Any, Callable, Union, overload
 
     from typing_extensions import Self, Unpack
 
     from tidegate.limiter.clock import ClockLike
     from tidegate.limiter.limit import LimitLike
-    from tidegate.limiter.load.shedding import LoadShedding
     from tidegate.limiter.loops import AsyncBridge
     from tidegate.limiter.quotas.status import QuotaStatus
-    from tidegate.limiter.rule_limiter import RuleLimiter, TierLookup, Violations
-    from tidegate.limiter.stats import Stats
+    from tidegate.limiter.rule_limiter import LoadSource, RuleLimiter, TierLookup, Violations
     from tidegate.limiter.storage.options import StorageLike, StorageOptions
     from tidegate.limiter.waiting.queue import Ticket
     from tidegate.rules.rule_set import RuleSet
@@ -53,31 +51,11 @@ _LONGEST_SLEEP = 3600.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
 
 
-class Limiter(_core.Limiter):
-    """Decides whether calls may pass.
+class KeyLimiter(_core.Limiter, BaseLimiter):
+    """What a Limiter does. It is a class apart for mypy, which reads __init__() of a class with a
+    __new__() too, and so would take Limiter(rules=...) for a Limiter."""
 
-    `limit` is a text such as ``"100/minute"``, a Limit, or several of them, which are then one
-    plan: a call passes all of them or is charged by none. `algorithm` applies to texts; a Limit has
-    its own. `storage` is a URI (``memory://?capacity=1000000``), whose options may also be
-    arguments, or the `storage` of another limiter; equal limits with equal prefixes then share
-    counts. `clock` is None for the system's, a ManualClock, an object with ``now_ns()``, or a
-    callable that returns int nanoseconds or float seconds.
-
-    With a RuleSet in the place of limits, or as `rules`, it is a RuleLimiter, which makes keys from
-    a request's attributes: see there.
-
-    A key is a non-empty str or bytes, a cost an int from 1 up. Raises ConfigurationError
-    for anything else, here and in each call, before anything is charged. Thread-safe, and
-    safe to use after `fork()`.
-    """
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        rules = kwargs.get("rules", args[0] if args else kwargs.get("limit"))
-        if "rules" in kwargs or hasattr(rules, "_compiled") or hasattr(rules, "attach"):
-            return _with_rules(*args, **kwargs)
-        return super().__new__(cls)
-
-    # With rules __new__() returns a RuleLimiter; without them the limit is required.
+    # For rules Limiter.__new__() makes a RuleLimiter; without them the limit is required.
     @explains_arguments("Limiter", OF_LIMITERS)
     def __init__(
         self,
@@ -86,38 +64,27 @@ class Limiter(_core.Limiter):
         rules: RuleSet | RuleSource | None = None,
         tiers: TierLookup | None = None,
         violations: Violations | None = None,
-        load: LoadShedding | None = None,
+        load: LoadSource | None = None,
         storage: StorageLike = "memory://",
         algorithm: Algorithm = "token-bucket",
         prefix: str = "tg",
         clock: ClockLike = None,
         **options: Unpack[StorageOptions],
     ) -> None:
-        if not isinstance(prefix, str):
-            raise ArgumentTypeError(
-                f"the prefix is {prefix!r} of type {type(prefix).__name__}; expected a str"
-            )
         for name, given in (
             ("tiers were", tiers),
             ("violations were", violations),
             ("a load was", load),
             ("rules were", rules),
         ):
-            if given is not None:  # with rules __new__() has returned a RuleLimiter
+            if given is not None:
                 raise ConfigurationError(f"{name} given without rules; expected rules= too")
         limits: Any = limit
         self._limits = distinct(as_limits(limits, algorithm))
-        self._storage = open_store(storage, options)
+        scope = self._open(storage, prefix, clock, options)
         self._loops = _loops_for(self._storage)
-        if clock is not None and not self._storage.reads_clock:
-            raise ConfigurationError(
-                "a clock was given with a storage that uses its server's time; expected "
-                "clock=client in the storage's URI"
-            )
         self._clock = clock
-        self._prefix = prefix
         self._room = WaitingRoom()
-        scope = prefix.encode("utf-8", "surrogatepass")  # any text is a key
         super().__init__(list(self._limits), self._storage, clock, scope)
         leases = [limit.period_ns for limit in self._limits if limit.algorithm == "concurrency"]
         self._has_leases = bool(leases)
@@ -132,22 +99,10 @@ class Limiter(_core.Limiter):
                 self._extender = Extender(clock.now_ns)
                 clock._extends(self._extender)
 
-    def check(self, **attributes: Any) -> Decision:
-        """Raises ConfigurationError: only a limiter with rules makes keys from attributes."""
-        raise ConfigurationError(
-            "check() was called on a limiter without rules; expected Limiter(rules=...), or "
-            "hit(key)"
-        )
-
     @property
     def limits(self) -> tuple[Limit, ...]:
         """The limits of its plan."""
         return self._limits
-
-    @property
-    def storage(self) -> _core.Store:
-        """The store, for another limiter to share."""
-        return self._storage
 
     async def hit_async(self, key: Key, cost: int = 1) -> Decision:
         """Like hit(), without blocking the event loop.
@@ -216,13 +171,6 @@ class Limiter(_core.Limiter):
 
         self._loops.running_loop()
         return await asyncio.to_thread(self.hit_many, keys, costs)
-
-    def ping(self) -> None:
-        """Raises StorageError if the storage does not answer."""
-        self._now_ns()  # raises if the limiter is closed
-        problem = self._storage.ping()
-        if problem is not None:
-            raise StorageError(f"the storage does not answer: {problem}")
 
     def refund(self, key: Key, cost: int = 1, *, decision: Decision | None = None) -> None:
         """Gives `cost` units back to `key`, never beyond what a fresh key has.
@@ -424,30 +372,12 @@ class Limiter(_core.Limiter):
         else:
             await asyncio.to_thread(call)
 
-    def stats(self) -> Stats:
-        """Counters: decisions of this limiter, keys and evictions of its store."""
-        from tidegate.limiter.stats import Stats
-
-        return Stats(**self._stats())
-
     def close(self) -> None:
         """Ends the limiter: later calls raise LimiterClosedError, waiting ones too."""
-        self._close()
+        super().close()
         self._room.wake_all()
         if self._loops is not None:
             self._loops.forget_closed()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"Limiter({', '.join(map(repr, self._limits))})"
@@ -554,17 +484,90 @@ class Limiter(_core.Limiter):
         return max(0.0, min(wait or left, left, most))
 
 
+class Limiter(KeyLimiter):
+    """Decides whether calls may pass.
+
+    `limit` is a text such as ``"100/minute"``, a Limit, or several of them, which are then one
+    plan: a call passes all of them or is charged by none. `algorithm` applies to texts; a Limit has
+    its own. `storage` is a URI (``memory://?capacity=1000000``), whose options may also be
+    arguments, or the `storage` of another limiter; equal limits with equal prefixes then share
+    counts. `clock` is None for the system's, a ManualClock, an object with ``now_ns()``, or a
+    callable that returns int nanoseconds or float seconds.
+
+    With a RuleSet in the place of limits, or as `rules`, it is a RuleLimiter, which makes keys from
+    a request's attributes: see there.
+
+    A key is a non-empty str or bytes, a cost an int from 1 up. Raises ConfigurationError
+    for anything else, here and in each call, before anything is charged. Thread-safe, and
+    safe to use after `fork()`.
+    """
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __new__(
+            cls,
+            limit: LimitLike,
+            *,
+            storage: StorageLike = "memory://",
+            algorithm: Algorithm = "token-bucket",
+            prefix: str = "tg",
+            clock: ClockLike = None,
+            **options: Unpack[StorageOptions],
+        ) -> Self: ...
+        @overload
+        def __new__(  # type: ignore[misc]  # returns another class
+            cls,
+            limit: RuleSet | RuleSource,
+            *,
+            tiers: TierLookup | None = None,
+            violations: Violations | None = None,
+            load: LoadSource | None = None,
+            storage: StorageLike = "memory://",
+            prefix: str = "tg",
+            clock: ClockLike = None,
+            **options: Unpack[StorageOptions],
+        ) -> RuleLimiter: ...
+        @overload
+        def __new__(  # type: ignore[misc]  # returns another class
+            cls,
+            *,
+            rules: RuleSet | RuleSource,
+            tiers: TierLookup | None = None,
+            violations: Violations | None = None,
+            load: LoadSource | None = None,
+            storage: StorageLike = "memory://",
+            prefix: str = "tg",
+            clock: ClockLike = None,
+            **options: Unpack[StorageOptions],
+        ) -> RuleLimiter: ...
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any: ...
+
+    else:
+
+        @functools.wraps(KeyLimiter.__init__)  # for inspect.signature()
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            given = kwargs.get("rules", args[0] if args else kwargs.get("limit"))
+            if "rules" in kwargs or hasattr(given, "_compiled") or hasattr(given, "attach"):
+                return _with_rules(*args, **kwargs)
+            return super().__new__(cls)
+
+
 def _with_rules(*limits: Any, **kwargs: Any) -> RuleLimiter:
     """The result of Limiter(rules=...) and Limiter(rule_set)."""
-    from tidegate.limiter.rule_limiter import limiter_for
+    from tidegate.limiter.rule_limiter import RuleLimiter
 
     limits = (*limits, *([kwargs.pop("limit")] if "limit" in kwargs else []))
     if "rules" in kwargs and limits:
         raise ConfigurationError(
             f"the limit {limits[0]!r} was given with rules; expected one of them"
         )
+    if "algorithm" in kwargs:
+        raise ConfigurationError(
+            f"algorithm={kwargs['algorithm']!r} was given with rules; expected it in the rules"
+        )
     rules = kwargs.pop("rules") if "rules" in kwargs else limits[0]
-    return limiter_for(rules, **kwargs)
+    return RuleLimiter(rules, **kwargs)
 
 
 # Inherited methods would be slower with each call (ADR 4).

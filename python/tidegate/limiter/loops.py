@@ -193,8 +193,8 @@ async def run_rules(
     if channel is None:
         blocking: Callable[[], Any] = functools.partial(limiter._reset, attributes, op)
         if op in (HIT, PEEK):
-            of_core = _core.RuleLimiter.check if op == HIT else _core.RuleLimiter.peek
-            blocking = functools.partial(of_core, limiter, **attributes)
+            decide = limiter._check if op == HIT else limiter._peek
+            blocking = functools.partial(decide, **attributes)
         elif op == REFUND:
             blocking = functools.partial(limiter._refund, attributes, decision)
         return await loop.run_in_executor(None, blocking)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tidegate import _core
-from tidegate._errors import ArgumentTypeError, ConfigurationError, StorageError
-from tidegate.limiter.storage.uri import open_store
+from tidegate._errors import ArgumentTypeError
+from tidegate.limiter.base import BaseLimiter
+from tidegate.limiter.storage.arguments import explains_arguments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,12 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any, Protocol, Union
 
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Unpack
 
     from tidegate._core import Decision, Limit
     from tidegate.limiter.clock import ClockLike
     from tidegate.limiter.quotas.status import QuotaStatus
-    from tidegate.limiter.stats import Stats
     from tidegate.limiter.storage.options import StorageLike, StorageOptions
     from tidegate.rules.rule_set import RuleSet
     from tidegate.rules.source import RuleSource
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["ConsideredRule", "Explanation", "RuleLimiter", "RuleStats", "compiled"]
 
 
-class RuleLimiter(_core.RuleLimiter):
+class RuleLimiter(_core.RuleLimiter, BaseLimiter):
     """Decides about requests by a set of rules: what ``Limiter(rules=...)`` makes.
 
         limiter = Limiter(rules=RuleSet.load("rules.yaml"), storage="redis://localhost")
@@ -60,38 +60,42 @@ class RuleLimiter(_core.RuleLimiter):
     Thread-safe, and safe to use after `fork()`.
     """
 
+    @explains_arguments("RuleLimiter")
     def __init__(
         self,
-        rules: RuleSet,
+        rules: RuleSet | RuleSource,
         *,
+        tiers: TierLookup | None = None,
+        violations: Violations | None = None,
+        load: LoadSource | None = None,
         storage: StorageLike = "memory://",
         prefix: str = "tg",
         clock: ClockLike = None,
-        tiers: TierLookup | None = None,
         **options: Unpack[StorageOptions],
     ) -> None:
-        if not isinstance(prefix, str):
-            raise ArgumentTypeError(
-                f"the prefix is {prefix!r} of type {type(prefix).__name__}; expected a str"
-            )
-        if tiers is not None and not hasattr(tiers, "of"):
-            raise ArgumentTypeError(
-                f"the tiers are {tiers!r} of type {type(tiers).__name__}; expected "
-                "tidegate.rules.Tiers(...)"
-            )
-        core = compiled(rules)
-        self._storage = open_store(storage, options)
-        if clock is not None and not self._storage.reads_clock:
-            raise ConfigurationError(
-                "a clock was given with a storage that goes by its server's time; expected "
-                "clock=client in the storage's URI"
-            )
-        self._rules = rules
-        self._prefix = prefix
-        self.violations: Violations | None = None
+        for name, given, method, expected in (
+            ("tiers are", tiers, "of", "tidegate.rules.Tiers(...)"),
+            ("violations are", violations, "record", "tidegate.rules.violations.ViolationLog(...)"),
+            ("load is", load, "attach", "tidegate.load.LoadShedding(...)"),
+        ):
+            if given is not None and not hasattr(given, method):
+                raise ArgumentTypeError(
+                    f"the {name} {given!r:.80} of type {type(given).__name__}; expected {expected}"
+                )
+        source: Any = rules if hasattr(rules, "attach") else None
+        now: Any = rules if source is None else source.current
+        core = compiled(now)
+        scope = self._open(storage, prefix, clock, options)
+        self._rules: RuleSet = now
         self._tiers = tiers
-        scope = prefix.encode("utf-8", "surrogatepass")
-        super().__init__(core, self._storage, clock, scope, rules.hidden)
+        self._violations = violations
+        super().__init__(core, self._storage, clock, scope, now.hidden)
+        # Each check() then calls _check_in_python().
+        self._in_python = tiers is not None or violations is not None
+        if source is not None:
+            source.attach(self)
+        if load is not None:
+            load.attach(self)
 
     @property
     def rules(self) -> RuleSet:
@@ -99,9 +103,9 @@ class RuleLimiter(_core.RuleLimiter):
         return self._rules
 
     @property
-    def storage(self) -> _core.Store:
-        """The store, for another limiter to share."""
-        return self._storage
+    def violations(self) -> Violations | None:
+        """The object that refusals are handed to."""
+        return self._violations
 
     def use(self, rules: RuleSet) -> None:
         """Decides by other rules from now on. Calls in flight end by those that they began with.
@@ -119,14 +123,16 @@ class RuleLimiter(_core.RuleLimiter):
         """Like check(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.check(cost=cost, **attributes)
-        decision: Decision = await self._await(_core.HIT, cost, attributes)
+        complete = self._with_tier(attributes)
+        decision: Decision = await self._await(_core.HIT, cost, complete)
+        self._record(decision, complete)
         return decision
 
     async def peek_async(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
         """Like peek(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.peek(cost=cost, **attributes)
-        decision: Decision = await self._await(_core.PEEK, cost, attributes)
+        decision: Decision = await self._await(_core.PEEK, cost, self._with_tier(attributes))
         return decision
 
     def refund(
@@ -145,7 +151,7 @@ class RuleLimiter(_core.RuleLimiter):
         """Like refund(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.refund(cost=cost, decision=decision, **attributes)
-        await self._await(_core.REFUND, cost, attributes, decision)
+        await self._await(_core.REFUND, cost, self._with_tier(attributes), decision)
         return None
 
     def reset(self, **attributes: Attribute) -> None:
@@ -159,7 +165,7 @@ class RuleLimiter(_core.RuleLimiter):
         """Like reset(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.reset(**attributes)
-        await self._await(_core.RESET, 1, attributes)
+        await self._await(_core.RESET, 1, self._with_tier(attributes))
         return None
 
     def forget(self, **attributes: Attribute) -> None:
@@ -170,7 +176,7 @@ class RuleLimiter(_core.RuleLimiter):
         """Like forget(), without blocking the event loop."""
         if not self._storage.blocks:
             return self.forget(**attributes)
-        await self._await(_core.FORGET, 1, attributes)
+        await self._await(_core.FORGET, 1, self._with_tier(attributes))
         return None
 
     def explain(self, *, cost: int = 1, **attributes: Attribute) -> Explanation:
@@ -181,7 +187,7 @@ class RuleLimiter(_core.RuleLimiter):
         """
         attributes = self._with_tier(attributes)
         outcomes: dict[str | None, list[Decision]] = {}
-        for outcome in _core.RuleLimiter.peek(self, cost=cost, **attributes).outcomes:
+        for outcome in self._peek(cost=cost, **attributes).outcomes:
             outcomes.setdefault(outcome.rule, []).append(outcome)
         considered = []
         for rule, applies, why, key, limits in self._explain(attributes):
@@ -230,54 +236,35 @@ class RuleLimiter(_core.RuleLimiter):
             self._with_tier(attributes), quota or "", units, expiry_of(expires_at), priority
         )
 
-    def stats(self) -> Stats:
-        """Counters: decisions of this limiter, keys and evictions of its store."""
-        from tidegate.limiter.stats import Stats
-
-        return Stats(**self._stats())
-
     def rule_stats(self) -> dict[str, RuleStats]:
         """Returns the counters of each rule, by its id. They continue when the rules change."""
         return {rule: RuleStats(*counts) for rule, *counts in self._rule_stats()}
 
-    def ping(self) -> None:
-        """Raises StorageError where the storage does not answer; returns where it does."""
-        self._now_ns()  # raises where it is closed
-        problem = self._storage.ping()
-        if problem is not None:
-            raise StorageError(f"the storage does not answer: {problem}")
-
-    def hit(self, *args: object, **kwargs: object) -> Decision:
-        """Raises ConfigurationError: rules make keys of attributes."""
-        raise ConfigurationError(
-            "hit() was called on a limiter with rules, which makes keys of attributes; expected "
-            "check(user='42', endpoint='/api/posts')"
-        )
-
-    def close(self) -> None:
-        """Ends the limiter: later calls raise LimiterClosedError."""
-        self._close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
-        return f"Limiter(rules={self._rules!r})"
+        return f"RuleLimiter({self._rules!r})"
 
     def _with_tier(self, attributes: Mapping[str, Attribute]) -> dict[str, Any]:
         """Returns the attributes, with the tier that `tiers` finds if the request has none."""
         if self._tiers is None or attributes.get("tier") is not None:
             return dict(attributes)
         return {**attributes, "tier": self._tiers.of(attributes)}
+
+    def _record(self, decision: Decision, attributes: Mapping[str, Attribute]) -> None:
+        if not decision.allowed and self._violations is not None:
+            self._violations.record(decision, attributes)
+
+    # The core calls these two in place of its own if `_in_python` is set.
+
+    def _check_in_python(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
+        if self._tiers is not None and attributes.get("tier") is None:
+            attributes["tier"] = self._tiers.of(attributes)
+        decision = self._check(cost=cost, **attributes)
+        if self._violations is not None and not decision.allowed:
+            self._violations.record(decision, attributes)
+        return decision
+
+    def _peek_in_python(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
+        return self._peek(cost=cost, **self._with_tier(attributes))
 
     async def _await(
         self,
@@ -288,73 +275,7 @@ class RuleLimiter(_core.RuleLimiter):
     ) -> Any:
         from tidegate.limiter.loops import run_rules
 
-        complete = {"cost": cost, **self._with_tier(attributes)}
-        return await run_rules(self, op, complete, decision)
-
-
-class TieredRuleLimiter(RuleLimiter):
-    """One that finds tiers by itself, which takes Python for each call."""
-
-    def check(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
-        return _core.RuleLimiter.check(self, cost=cost, **self._with_tier(attributes))
-
-    def peek(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
-        return _core.RuleLimiter.peek(self, cost=cost, **self._with_tier(attributes))
-
-
-class RecordingRuleLimiter(TieredRuleLimiter):
-    """One that hands refusals to a log, which takes Python for each call too."""
-
-    def check(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
-        given = self._with_tier(attributes)
-        decision = _core.RuleLimiter.check(self, cost=cost, **given)
-        if not decision.allowed and self.violations is not None:
-            self.violations.record(decision, given)
-        return decision
-
-    async def check_async(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
-        if not self._storage.blocks:
-            return self.check(cost=cost, **attributes)
-        given = self._with_tier(attributes)
-        decision = await super().check_async(cost=cost, **given)
-        if not decision.allowed and self.violations is not None:
-            self.violations.record(decision, given)
-        return decision
-
-
-def limiter_for(rules: RuleSet | RuleSource, **options: Any) -> RuleLimiter:
-    """The limiter of `rules`, or of a source of rules, with the options of a Limiter."""
-    algorithm = options.pop("algorithm", None)
-    if algorithm is not None:
-        raise ConfigurationError(
-            f"algorithm={algorithm!r} was given with rules; expected it in the rules"
-        )
-    attach = getattr(rules, "attach", None)
-    now: Any = rules if attach is None else getattr(rules, "current", None)
-    load = options.pop("load", None)
-    if load is not None and not hasattr(load, "attach"):
-        raise ArgumentTypeError(
-            f"the load is {load!r:.80} of type {type(load).__name__}; expected "
-            "tidegate.load.LoadShedding(...)"
-        )
-    violations = options.pop("violations", None)
-    if violations is not None:
-        if not hasattr(violations, "record"):
-            raise ArgumentTypeError(
-                f"the violations are {violations!r} of type {type(violations).__name__}; expected "
-                "tidegate.rules.violations.ViolationLog(...)"
-            )
-        limiter: RuleLimiter = RecordingRuleLimiter(now, **options)
-        limiter.violations = violations
-    elif options.get("tiers") is not None:
-        limiter = TieredRuleLimiter(now, **options)
-    else:
-        limiter = RuleLimiter(now, **options)
-    if attach is not None:
-        attach(limiter)
-    if load is not None:
-        load.attach(limiter)
-    return limiter
+        return await run_rules(self, op, {"cost": cost, **attributes}, decision)
 
 
 # Inherited, they would take a detour with each call.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate._core import native_clock
 from tidegate._errors import ConfigurationError
 from tidegate.limiter.quotas.watch import QuotaWatch
-from tidegate.limiter.rule_limiter import RuleLimiter, limiter_for
+from tidegate.limiter.rule_limiter import RuleLimiter
 from tidegate.limiter.storage.uri import open_store, without_password
 from tidegate.rules.file import RuleFile
 from tidegate.rules.rule_set import RuleSet
@@ -78,7 +78,7 @@ class Service:
             upgrade(settings.database)
         self.store = open_store(settings.storage, {})
         self.rules: RuleSource | RuleSet = self._open_rules()
-        self.limiter: RuleLimiter = limiter_for(
+        self.limiter: RuleLimiter = RuleLimiter(
             self.rules, storage=self.store, prefix=settings.prefix
         )
         self._closing.callback(self.limiter.close)

@@ -86,7 +86,9 @@ class RuleRequests:
             not limiter.storage.blocks and exempt_when is None and isinstance(cost, int)
         )
         # Whether a request is decided without calling any function in Python.
-        self._reads_in_core = not self._readers and type(limiter) is RuleLimiter
+        self._reads_in_core = (
+            not self._readers and type(limiter) is RuleLimiter and not limiter._in_python
+        )
         register_rules(limiter)
 
     @overload

@@ -11,7 +11,7 @@ from tidegate._core import Store
 from tidegate._errors import ConfigurationError
 from tidegate.keys import peer
 from tidegate.limiter.limiter import Limiter
-from tidegate.limiter.rule_limiter import RuleLimiter, limiter_for
+from tidegate.limiter.rule_limiter import RuleLimiter
 from tidegate.limiter.storage.uri import open_store
 from tidegate.web.active_limits import ActiveLimits
 from tidegate.web.dynamic_limit import DynamicLimit, check_limit_error_policy
@@ -140,7 +140,7 @@ def _of_rules(
 
 def rule_limiter_of(options: Any, storage_options: Mapping[str, Any]) -> RuleLimiter:
     """Returns the limiter of the rules in `options`."""
-    return limiter_for(
+    return RuleLimiter(
         options.rules,
         storage=options.storage,
         prefix=options.prefix,

@@ -14,6 +14,7 @@ from tidegate.asgi import RateLimitMiddleware
 from tidegate.django import rate_limit as django_rate_limit
 from tidegate.fastapi import RateLimit
 from tidegate.flask import RateLimit as FlaskRateLimit
+from tidegate.rules import RuleFile, Tiers
 from tidegate.types import Algorithm
 from tidegate.wsgi import RateLimitMiddleware as WSGIRateLimitMiddleware
 
@@ -66,6 +67,20 @@ async def use() -> None:
         assert_type(limiter.hit_many(either), list[bool])
     with Counting("5/minute") as counting:
         counting.calls += 1
+    rules = tg.RuleSet.load("rules.yaml")
+    with tg.Limiter(rules=rules, tiers=Tiers({"1": "gold"})) as by_rules:
+        assert_type(by_rules, tg.RuleLimiter)
+        assert_type(by_rules.check(user="1"), tg.Decision)
+        assert_type(by_rules.explain(user="1").priority, str)
+        by_rules.use(rules)
+        by_rules.hit("1")  # type: ignore[attr-defined]
+    assert_type(tg.Limiter(rules), tg.RuleLimiter)
+    assert_type(tg.Limiter(RuleFile("rules.yaml")), tg.RuleLimiter)
+    tg.Limiter("5/minute").check(user="1")  # type: ignore[attr-defined]
+    tg.Limiter("5/minute", tiers=Tiers({}))  # type: ignore[call-overload]
+    tg.Limiter(rules=rules, algorithm="gcra")  # type: ignore[call-overload]
+    limiters: list[tg.BaseLimiter] = [tg.Limiter("5/minute"), by_rules]
+    assert_type(limiters[0].stats(), tg.Stats)
     chosen: Algorithm = tg.Limit("5/minute").algorithm
     tg.Limiter("5/minute", algorithm=chosen)
 
@@ -80,9 +95,9 @@ RateLimit("5/minute", timeot=1)  # type: ignore[call-arg]
 FlaskRateLimit(flask, storage="redis://localhost", timeot=1)  # type: ignore[call-arg]
 rate_limit("5/minute", timeot=1)  # type: ignore[call-arg]
 django_rate_limit("5/minute", timeot=1)  # type: ignore[call-arg]
-tg.Limiter("5/minute", capacity=1_000, timeot=1)  # type: ignore[call-arg]
-tg.Limiter("5/minute", storage="redis://localhost", on_error=1)  # type: ignore[arg-type]
-tg.Limiter("5/minute", algorithm="sliding-windows")  # type: ignore[arg-type]
+tg.Limiter("5/minute", capacity=1_000, timeot=1)  # type: ignore[call-overload]
+tg.Limiter("5/minute", storage="redis://localhost", on_error=1)  # type: ignore[call-overload]
+tg.Limiter("5/minute", algorithm="sliding-windows")  # type: ignore[call-overload]
 tg.Limit("5/minute", algorithm="fixed_window")  # type: ignore[call-overload]
 tg.parse_many("5/minute", algorithm="")  # type: ignore[arg-type]
 tg.replay("5/minute", [], [], algorithm="x")  # type: ignore[arg-type]

@@ -46,9 +46,7 @@ def get(
         "method": method,
         "path": path,
         "client": (client, 1),
-        "headers": [
-            (name.replace("_", "-").encode(), value.encode()) for name, value in fields.items()
-        ],
+        "headers": [(n.replace("_", "-").encode(), v.encode()) for n, v in fields.items()],
     }
 
     async def receive() -> Any:

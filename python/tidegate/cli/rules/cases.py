@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegate.limiter.clock import ManualClock
-from tidegate.limiter.rule_limiter import limiter_for
+from tidegate.limiter.rule_limiter import RuleLimiter
 from tidegate.rules.document import Document, read_file
 from tidegate.rules.problems import RulesError
 from tidegate.rules.rule_set import RuleSet
@@ -70,7 +70,7 @@ def run_cases(rules_file: str, cases_file: str) -> int:
     count = 0
     for case in cases:
         clock = ManualClock(case.start_ns)
-        limiter = limiter_for(rules, clock=clock)
+        limiter = RuleLimiter(rules, clock=clock)
         for request in case.requests:
             clock.advance_ns(round(request.after * 1e9))
             for time in range(1, request.times + 1):

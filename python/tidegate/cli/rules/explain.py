@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidegate._errors import ConfigurationError
 from tidegate.cli.explain import span
-from tidegate.limiter.rule_limiter import limiter_for
+from tidegate.limiter.rule_limiter import RuleLimiter
 from tidegate.limiter.storage.visible import check_visible
 from tidegate.rules.rule_set import RuleSet
 
@@ -35,7 +35,7 @@ def explain(
             )
     if storage is not None:
         check_visible(storage)
-    limiter = limiter_for(rules, storage=storage or "memory://", prefix=prefix)
+    limiter = RuleLimiter(rules, storage=storage or "memory://", prefix=prefix)
     if storage is not None:
         limiter.ping()  # a first call would not wait for the connection
     considered = limiter.explain(cost=cost, **attributes)
