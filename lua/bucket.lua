@@ -4,16 +4,17 @@
 --   decimal. Else the format (value.lua), 5 bytes of seconds and 4 of nanoseconds; with the flag 1
 --   also 7 bytes of fraction in units of 1/denominator ns; and with the flag 2, for a limit with an
 --   id, 4 bytes each of the count and the denominator that wrote it. The fraction then has a
---   denominator more for each period beyond the first that the burst spans (Limit::span_parts()).
+--   denominator more for each period beyond the first that the burst and what is owed span
+--   (Limit::span_parts()). With the flag 4, for a key without an id that owes, also 2 bytes of the
+--   code of the nanoseconds beyond the burst (value.lua).
 -- ARGV, 12: depth s, ns, fraction (burst * T); denominator; never (1 if the cost is beyond the
---   burst; for charge_up_to the units that are wanted); cost * T as s, ns, fraction (for
---   charge_up_to T); and for a limit with an id its count (else 0), its period, s, ns, and what its
+--   burst; for charge the units that are wanted); cost * T as s, ns, fraction (for charge T); and for a limit with an id its count (else 0), its period, s, ns, and what its
 --   fractions have more.
--- State in the reply, 4: s, ns, fraction as in the value, the count that wrote it (0 without an
---   id); all 0 if fresh.
-local bucket = {args = 12}
+-- State in the reply, 4: s, ns, fraction as in the value, the count that wrote it (without an id
+--   the code of what is owed); all 0 if fresh.
+local bucket = {args = 12, more = 3}
 
-local FRACTION, COUNT = 1, 2
+local FRACTION, COUNT, OWES = 1, 2, 4
 -- The most periods that a burst is taken to span.
 local MOST_SPAN = 100
 
@@ -52,6 +53,7 @@ function bucket.read(key, a, now_s, now_n)
   local s, n, f = 0, 0, 0
   local denominator, count = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 8])
   local by_count, by_denominator = count, denominator  -- of the limit that wrote the state
+  local code = 0
   if value then
     local us = tonumber(value)
     local format, flags = 0, 0
@@ -63,7 +65,8 @@ function bucket.read(key, a, now_s, now_n)
     elseif #value == 26 then
       format, s, n, f, by_count, by_denominator = struct.unpack('>I2I5I4I7I4I4', value)
       flags = FRACTION + COUNT
-      if by_denominator < 1 or by_denominator > by_count or f >= by_denominator * MOST_SPAN then
+      if count == 0 or by_denominator < 1 or by_denominator > by_count or
+         f >= by_denominator * MOST_SPAN then
         format = 0
       end
     elseif #value == 18 then
@@ -71,15 +74,20 @@ function bucket.read(key, a, now_s, now_n)
       flags = FRACTION
       -- Another limit of the id, which carries the share used over, may have a larger denominator.
       f = math.min(f, denominator - 1)
+    elseif #value == 20 and count == 0 then
+      format, s, n, f, code = struct.unpack('>I2I5I4I7I2', value)
+      flags = FRACTION + OWES
+      f = math.min(f, denominator - 1)
+      if code < 1 or code > 511 then format = 0 end
     elseif #value == 11 then
       format, s, n = struct.unpack('>I2I5I4', value)
     end
-    if format ~= FORMAT + flags or s > LAST_SECOND or n >= E9 then refuse(value, 'a bucket', 4) end
+    if format ~= FORMAT + flags or s > LAST_SECOND or n >= E9 then refuse(value, 'a bucket', 8) end
   end
   local fraction = f % by_denominator
   local state = {
-    s, n, f, value and by_count or 0, count = by_count, denominator = by_denominator,
-    fraction = fraction, span_parts = f - fraction, before = false, after = false, behind = false,
+    s, n, f, code > 0 and code or value and by_count or 0, count = by_count, denominator = by_denominator,
+    owes = code > 0, fraction = fraction, span_parts = f - fraction, before = false, after = false, behind = false,
     allowed = false,
   }
   local depth_s, depth_n, depth_f = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
@@ -88,7 +96,9 @@ function bucket.read(key, a, now_s, now_n)
   if not after(now_s, now_n, s, n) and (s > 0 or n > 0) then
     us, un = sub(s, n, now_s, now_n)
     uf = fraction
-    local ts, tn = add(depth_s, depth_n, 0, TOLERANCE)
+    local ms, mn, mf = depth_s, depth_n, depth_f
+    if code > 0 then ms, mn = add(ms, mn, debt_time(code)) end
+    local ts, tn = add(ms, mn, 0, TOLERANCE)
     if deeper(us, un, uf, ts, tn, depth_f) then
       -- A limit that blocks everything keeps what another number of its id has counted.
       state.behind = depth_s > 0 or depth_n > 0 or depth_f > 0
@@ -98,10 +108,15 @@ function bucket.read(key, a, now_s, now_n)
         local ps, pn = tonumber(ARGV[a + 9]) * span, tonumber(ARGV[a + 10]) * span
         ps, pn = add(ps + math.floor(pn / E9), pn % E9, 0, TOLERANCE)
         state.behind = after(us, un, ts, tn) and after(us, un, ps, pn)
+        -- More periods than the burst spans are those of a debt, or of a larger burst of the id.
+        if span > tonumber(ARGV[a + 11]) / denominator + 1 then
+          ms, mn = sub(ps, pn, 0, TOLERANCE)
+          mf = 0
+        end
       end
     end
     if state.behind then
-      us, un, uf = depth_s, depth_n, depth_f
+      us, un, uf = ms, mn, mf
     elseif by_count ~= count then
       us, un, uf = scaled(us, un, uf, by_count, by_denominator, count, denominator)
     end
@@ -116,10 +131,11 @@ function bucket.read(key, a, now_s, now_n)
   return state
 end
 
--- Charges as many of the wanted units as there is room for, found bit by bit, from the highest.
+-- Charges as many of the wanted units as may be charged, found bit by bit, from the highest.
 function bucket.take(key, a, now_s, now_n, state)
   local denominator, wanted = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4])
-  local depth_s, depth_n, depth_f = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
+  local most_s, most_n, most_f =
+    tonumber(ARGV[a + 12]), tonumber(ARGV[a + 13]), tonumber(ARGV[a + 14])
   local s, n, f = tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]), tonumber(ARGV[a + 7])
   local powers, power = {}, 1
   while power <= wanted do
@@ -131,7 +147,7 @@ function bucket.take(key, a, now_s, now_n, state)
   for i = #powers, 1, -1 do
     local p = powers[i]
     local us, un, uf = plus(used[1], used[2], used[3], p[2], p[3], p[4], denominator)
-    if units + p[1] <= wanted and not deeper(us, un, uf, depth_s, depth_n, depth_f) then
+    if units + p[1] <= wanted and not deeper(us, un, uf, most_s, most_n, most_f) then
       units, used = units + p[1], {us, un, uf}
     end
   end
@@ -139,10 +155,17 @@ function bucket.take(key, a, now_s, now_n, state)
   return units
 end
 
-local function store(key, now_s, now_n, used, count, denominator, span_parts)
+-- `owes`: whether usage beyond the burst is a debt, and not that of a clock that was ahead.
+local function store(key, a, now_s, now_n, used, count, denominator, span_parts, owes)
   local s, n = add(now_s, now_n, used[1], used[2])
+  local depth_s, depth_n, depth_f = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
   local value
-  if count ~= 0 then
+  if owes and count == 0 and deeper(used[1], used[2], used[3], depth_s, depth_n, depth_f) then
+    local os, on = sub(used[1], used[2], depth_s, depth_n)
+    local ns = os * E9 + on
+    if used[3] > depth_f then ns = ns + 1 end
+    value = struct.pack('>I2I5I4I7I2', FORMAT + FRACTION + OWES, s, n, used[3], code_of(ns))
+  elseif count ~= 0 then
     value = struct.pack('>I2I5I4I7I4I4', FORMAT + FRACTION + COUNT, s, n, used[3] + span_parts,
                         count, denominator)
   elseif used[3] == 0 and n % 1000 == 0 then
@@ -159,12 +182,20 @@ end
 
 function bucket.write(key, a, now_s, now_n, state, charge)
   local used = charge and state.after or state.before
-  store(key, now_s, now_n, used, tonumber(ARGV[a + 8]), tonumber(ARGV[a + 3]),
-        tonumber(ARGV[a + 11]))
+  local count, denominator, span_parts =
+    tonumber(ARGV[a + 8]), tonumber(ARGV[a + 3]), tonumber(ARGV[a + 11])
+  if count ~= 0 and deeper(used[1], used[2], used[3], tonumber(ARGV[a]), tonumber(ARGV[a + 1]),
+                           tonumber(ARGV[a + 2])) then
+    -- What is owed spans more periods than the burst.
+    local ps, pn = tonumber(ARGV[a + 9]), tonumber(ARGV[a + 10])
+    local span = math.ceil((used[1] + used[2] / E9) / (ps + pn / E9) - 0.000001)
+    span_parts = math.max(span_parts, (math.min(span, MOST_SPAN) - 1) * denominator)
+  end
+  store(key, a, now_s, now_n, used, count, denominator, span_parts, true)
 end
 
--- Here cost * T is for min(cost, burst), or for the whole cost if the limit has an id. Uses the
--- numbers that wrote the state.
+-- Here cost * T is for no more than the burst and max_debt, or for the whole cost if the limit has an
+-- id. Uses the numbers that wrote the state.
 function bucket.refund(key, a, now_s, now_n, state)
   local s, n, f = state[1], state[2], state.fraction
   if not after(s, n, now_s, now_n) and not (s == now_s and n == now_n and f > 0) then return end
@@ -184,5 +215,6 @@ function bucket.refund(key, a, now_s, now_n, state)
     return
   end
   s, n = sub(s, n, now_s, now_n)
-  store(key, now_s, now_n, {s, n, f}, state.count, state.denominator, state.span_parts)
+  store(key, a, now_s, now_n, {s, n, f}, state.count, state.denominator, state.span_parts,
+        state.owes)
 end

@@ -1,11 +1,12 @@
 -- fixed-window: a count for each window aligned to the epoch or the calendar.
 --
 -- Value: the format (value.lua); the end of the window, 5 bytes of seconds and 4 of nanoseconds;
---   the units used, 7 bytes.
+--   the units used, 7 bytes. With the flag 1, for a key that owes, the window is the last one that
+--   the debt reaches, and 2 bytes follow with the code of the windows before it, which are full.
 -- ARGV, 5: period s, ns; months in a calendar window (0: the period applies);
 --   count; cost.
--- State in the reply, 4: end s, ns, used, 0; all 0 if fresh.
-local fixed = {args = 5}
+-- State in the reply, 4: end s, ns, used, the code; all 0 if fresh.
+local fixed = {args = 5, more = 1}
 
 -- Days since the epoch of the first day of a month (counted from January 1970).
 -- Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", days_from_civil.
@@ -19,13 +20,17 @@ local function days_of(months)
   return era * 146097 + yoe * 365 + math.floor(yoe / 4) - math.floor(yoe / 100) + doy - 719468
 end
 
--- Windows that would end after LAST_SECOND end then.
-local function calendar_window(s, months_each)
+-- The first month of the calendar window that holds s.
+local function first_month(s, months_each)
   local day = math.floor(s / 86400)
   -- Too early by a month at most, never too late.
   local month = math.floor(day / 31)
   while days_of(month + 1) <= day do month = month + 1 end
-  local first = month - month % months_each
+  return month - month % months_each
+end
+
+-- Windows that would end after LAST_SECOND end then.
+local function calendar_window(first, months_each)
   return math.min(days_of(first) * 86400, LAST_SECOND),
          math.min(days_of(first + months_each) * 86400, LAST_SECOND)
 end
@@ -33,7 +38,7 @@ end
 local function window_at(a, s, n)
   local months = tonumber(ARGV[a + 2])
   if months > 0 then
-    local start, stop = calendar_window(s, months)
+    local start, stop = calendar_window(first_month(s, months), months)
     return start, 0, stop, 0
   end
   local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
@@ -41,24 +46,74 @@ local function window_at(a, s, n)
   return ss, sn, add(ss, sn, ps, pn)
 end
 
+-- The window that follows the one that begins at (ss, sn) by k; one before it if k is negative.
+local function window_after(a, ss, sn, k)
+  local months = tonumber(ARGV[a + 2])
+  if months > 0 then
+    local start, stop = calendar_window(first_month(ss, months) + k * months, months)
+    return start, 0, stop, 0
+  end
+  local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
+  local ts, tn = times(math.abs(k), ps, pn)
+  if k < 0 then ss, sn = sub(ss, sn, ts, tn) else ss, sn = add(ss, sn, ts, tn) end
+  return ss, sn, add(ss, sn, ps, pn)
+end
+
+-- Reads a state that owes, whose last window begins at (ls, ln), after now.
+local function read_owing(a, now_s, now_n, state, ls, ln)
+  local months, count = tonumber(ARGV[a + 2]), math.max(1, tonumber(ARGV[a + 3]))
+  local ss, sn, es, en = window_at(a, now_s, now_n)
+  local full
+  if months > 0 then
+    full = (first_month(ls, months) - first_month(ss, months)) / months
+  else
+    local ds, dn = sub(ls, ln, ss, sn)
+    full = quotient(ds, dn, tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
+  end
+  local most = math.min(debt_of(state[4]), math.floor((9007199254740991 - state[3]) / count))
+  if full > most then
+    full = most
+    local fs, fn, ge, gn = window_after(a, ls, ln, -most)
+    local ds, dn = sub(fs, fn, now_s, now_n)
+    if after(ds, dn, 0, TOLERANCE) then
+      state.behind = true
+    else
+      es, en = ge, gn
+    end
+  end
+  state.owes = true
+  state.es, state.en = es, en
+  state.used = math.min(state[3] + full * tonumber(ARGV[a + 3]),
+                        quotient(LONGEST, 0, tonumber(ARGV[a]), tonumber(ARGV[a + 1])) * count)
+end
+
 function fixed.read(key, a, now_s, now_n)
   local value = redis.call('GET', key)
-  local es, en, used = 0, 0, 0
+  local es, en, used, code = 0, 0, 0, 0
   if value then
     local format = 0
     if #value == 18 then format, es, en, used = struct.unpack('>I2I5I4I7', value) end
+    if #value == 20 then
+      format, es, en, used, code = struct.unpack('>I2I5I4I7I2', value)
+      format = format == FORMAT + DEBT and code > 0 and code < 512 and FORMAT or 0
+    end
     -- Units are exact below 2^53.
     if format ~= FORMAT or es > LAST_SECOND or en >= E9 or used >= 9007199254740992 then
-      refuse(value, 'a fixed window', 1)
+      refuse(value, 'a fixed window', 2)
     end
   end
-  local state = {es, en, used, 0}
+  local state = {es, en, used, code}
   if after(es, en, now_s, now_n) then
     local ss, sn
     if tonumber(ARGV[a + 2]) > 0 then
-      ss, sn = window_at(a, math.min(es - 1, 4611686018), 0)
+      ss, sn = window_at(a, es - 1, 0)
     else
       ss, sn = sub(es, en, tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
+    end
+    if code > 0 and after(ss, sn, now_s, now_n) then
+      read_owing(a, now_s, now_n, state, ss, sn)
+      state.allowed = tonumber(ARGV[a + 4]) <= tonumber(ARGV[a + 3]) - state.used
+      return state
     end
     local ds, dn = sub(ss, sn, now_s, now_n)
     if after(ds, dn, 0, TOLERANCE) then
@@ -76,16 +131,33 @@ function fixed.read(key, a, now_s, now_n)
 end
 
 function fixed.take(key, a, now_s, now_n, state)
-  local room = math.max(0, tonumber(ARGV[a + 3]) - state.used)
-  ARGV[a + 4] = math.min(tonumber(ARGV[a + 4]), room)
-  return ARGV[a + 4]
+  local count = tonumber(ARGV[a + 3])
+  local room = math.max(0, count + tonumber(ARGV[a + 5]) - state.used)
+  local units = math.min(tonumber(ARGV[a + 4]), room)
+  state.owes = state.owes or (units > 0 and state.used + units > count)
+  ARGV[a + 4] = units
+  return units
 end
 
 function fixed.write(key, a, now_s, now_n, state, charge)
   local used = state.used
   if charge then used = used + tonumber(ARGV[a + 4]) end
-  redis.call('SET', key, struct.pack('>I2I5I4I7', FORMAT, state.es, state.en, used),
-             'PX', life(sub(state.es, state.en, now_s, now_n)))
+  local count, es, en = tonumber(ARGV[a + 3]), state.es, state.en
+  local value
+  if state.owes and used > count and count > 0 then
+    local full = math.floor((used - 1) / count)
+    local ss, sn
+    if tonumber(ARGV[a + 2]) > 0 then
+      ss, sn = window_at(a, es - 1, 0)
+    else
+      ss, sn = sub(es, en, tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
+    end
+    ss, sn, es, en = window_after(a, ss, sn, full)
+    value = struct.pack('>I2I5I4I7I2', FORMAT + DEBT, es, en, used - full * count, code_of(full))
+  else
+    value = struct.pack('>I2I5I4I7', FORMAT, es, en, used)
+  end
+  redis.call('SET', key, value, 'PX', life(sub(es, en, now_s, now_n)))
 end
 
 function fixed.refund(key, a, now_s, now_n, state)

@@ -1,27 +1,39 @@
 -- sliding-log and concurrency: the instants at which admitted units stop counting (admission +
 -- period, admission + lease), oldest first.
 --
--- Value: the format (value.lua); how many of the entries at the front have expired, 4 bytes; then
---   the entries, 5 bytes of seconds and 4 of nanoseconds each.
+-- Value: the format (value.lua); how many of the entries at the front have expired, 4 bytes, and with
+--   the flag 1, for a key that owes, in their highest 11 bits the code of the nanoseconds by which
+--   the last entry is later than a period from the charge (value.lua); then the entries, 5 bytes of seconds and 4 of nanoseconds each.
 --   Entries are appended and looked up by binary search, so that a call on a
 --   long log moves few bytes; the front is cut off when it is the larger part.
 -- ARGV, 6: period s, ns; count; cost; and for a release, and for a refund if it is known, the
 --   instant of the admission, s, ns (else 0, 0); for extend too.
--- State in the reply, 6: newest s, ns; alive; 1 if instants had to be lowered because the clock
+-- State in the reply, 6: newest s, ns; alive, and what is owed; 1 if instants had to be lowered because the clock
 --   went back; the instant at which enough units end for this cost, s, ns, or the first end if the
---   call passes, never can pass or is charge_up_to. All 0 if fresh.
-local log = {args = 6}
+--   call passes or never can pass. All 0 if fresh. For charge the instants are those after it.
+-- A unit that is owed takes the place of the first entry, a period later (algorithms/log.h).
+local log = {args = 6, more = 1}
 
 -- The bytes before the entries.
 local HEAD = 6
 -- A log has at most a million entries that count, and the expired ones are the smaller part.
 local MOST_ENTRIES = 2000000
+-- The unit of the code beside the number of expired entries.
+local CODE = 2097152
 
 local function entry(key, i)
   local at = HEAD + 9 * i
   local s, n = struct.unpack('>I5I4', redis.call('GETRANGE', key, at, at + 8))
   if s > LAST_SECOND or n >= E9 then refuse('', 'a log', 1) end
   return s, n
+end
+
+-- Entry number i, as late as the clock allows.
+local function entry_of(key, state, i)
+  if state.clamp and i >= state.clamp then return state.clamp_s, state.clamp_n end
+  local es, en = entry(key, i)
+  if state.back_s then return sub(es, en, state.back_s, state.back_n) end
+  return es, en
 end
 
 -- The first of the entries from `low` on whose instant is after (s, n).
@@ -36,25 +48,67 @@ local function first_after(key, low, size, s, n)
 end
 
 -- Writes the bytes `entries` as the whole log.
-local function store(key, entries, now_s, now_n)
+local function store(key, entries, now_s, now_n, code)
   if #entries == 0 then
     redis.call('DEL', key)
     return
   end
   local es, en = struct.unpack('>I5I4', string.sub(entries, -9))
-  redis.call('SET', key, '\129\0\0\0\0\0' .. entries,
-             'PX', life(sub(es, en, now_s, now_n)))
+  local front = '\129\0\0\0\0\0'
+  if code and code > 0 then front = struct.pack('>I2I4', FORMAT + DEBT, code * CODE) end
+  redis.call('SET', key, front .. entries, 'PX', life(sub(es, en, now_s, now_n)))
+end
+
+-- The bytes of entries, each moved by `move`, which is add or sub, and (ts, tn).
+local function moved_by(entries, move, ts, tn)
+  local parts = {}
+  for at = 1, #entries, 9 do
+    local es, en = struct.unpack('>I5I4', entries, at)
+    parts[#parts + 1] = struct.pack('>I5I4', move(es, en, ts, tn))
+  end
+  return table.concat(parts)
+end
+
+-- The same by k periods, which makes them earlier if k is negative.
+local function moved(entries, k, ps, pn)
+  if k == 0 or #entries == 0 then return entries end
+  return moved_by(entries, k > 0 and add or sub, times(math.abs(k), ps, pn))
+end
+
+-- InstantRing::Shift() for the bytes of all entries that count.
+local function shifted(entries, periods, part, ps, pn)
+  local split = 9 * part
+  if part < 0 then split = #entries + split end
+  local front, back = string.sub(entries, 1, split), string.sub(entries, split + 1)
+  if part < 0 then
+    return moved(back, periods - 1, ps, pn) .. moved(front, periods, ps, pn)
+  end
+  return moved(back, periods, ps, pn) .. moved(front, periods + 1, ps, pn)
 end
 
 -- Puts the instant at which the entry number `freeing` ends into the state.
 local function note_freeing(key, state, freeing)
   if state[3] == 0 then return end
-  if state.clamp and freeing >= state.clamp then
-    state[5], state[6] = state.end_s, state.end_n
-  else
-    state[5], state[6] = entry(key, freeing)
+  state[5], state[6] = entry_of(key, state, freeing)
+  if not state.behind then
     if after(state[5], state[6], state[1], state[2]) then refuse('', 'a log', 1) end
   end
+end
+
+-- The units that are owed: each has made an entry a period later, the first ones first.
+local function note_owed(key, state, end_s, end_n, ps, pn)
+  local os, on = entry_of(key, state, state.first)
+  local each = 0
+  if after(os, on, end_s, end_n) then
+    local ds, dn = sub(os, on, end_s, end_n)
+    each = quotient(ds, dn, ps, pn)
+    local ts, tn = times(each, ps, pn)
+    if after(ds, dn, ts, tn) then each = each + 1 end
+  end
+  local es, en = add(end_s, end_n, times(each, ps, pn))
+  if state.back_s then es, en = add(es, en, state.back_s, state.back_n) end
+  local at = first_after(key, state.first, state.size, es, en)
+  state.owed = each * state.alive + state.size - at
 end
 
 function log.read(key, a, now_s, now_n)
@@ -63,30 +117,48 @@ function log.read(key, a, now_s, now_n)
   local count, cost = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
   local end_s, end_n = add(now_s, now_n, ps, pn)
   local state = {
-    0, 0, 0, 0, 0, 0, es = end_s, en = end_n, end_s = end_s, end_n = end_n,
-    size = 0, first = 0, head = 0, allowed = false,
+    0, 0, 0, 0, 0, 0, es = end_s, en = end_n, size = 0, first = 0, head = 0, alive = 0, owed = 0,
+    code = 0, allowed = false,
   }
   if bytes > 0 then
     local front = redis.call('GETRANGE', key, 0, HEAD - 1)
     local size, format, head = (bytes - HEAD) / 9, 0, 0
     if size >= 1 then format, head = struct.unpack('>I2I4', front) end
+    if format == FORMAT + DEBT then
+      state.code = math.floor(head / CODE)
+      format, head = FORMAT, head % CODE
+      if state.code < 1 or state.code > 511 then format = 0 end
+    end
     if format ~= FORMAT or size % 1 ~= 0 or size > MOST_ENTRIES or head >= size then
-      refuse(front, 'a log', 1)
+      refuse(front, 'a log', 2)
     end
     local ns, nn = entry(key, size - 1)
-    local ts, tn = add(end_s, end_n, 0, TOLERANCE)
+    local ms, mn = end_s, end_n
+    if state.code > 0 then ms, mn = add(ms, mn, debt_time(state.code)) end
+    local ts, tn = add(ms, mn, 0, TOLERANCE)
     if after(ns, nn, ts, tn) then
       state.behind = true
       state[4] = 1
-      state.clamp = first_after(key, head, size, end_s, end_n)
-      ns, nn = end_s, end_n
+      if state.code > 0 then
+        -- All are moved alike, so that the key owes as much.
+        state.back_s, state.back_n = sub(ns, nn, ms, mn)
+      else
+        state.clamp, state.clamp_s, state.clamp_n = first_after(key, head, size, ms, mn), ms, mn
+      end
+      ns, nn = ms, mn
     end
-    local first = first_after(key, head, size, now_s, now_n)
+    local fs, fn = now_s, now_n
+    if state.back_s then fs, fn = add(fs, fn, state.back_s, state.back_n) end
+    local first = first_after(key, head, size, fs, fn)
     local alive = size - first
     -- Entries that count are never older than the newest.
     if alive > 0 and not after(ns, nn, now_s, now_n) then refuse('', 'a log', 1) end
-    state.size, state.first, state.head = size, first, head
+    state.size, state.first, state.head, state.alive = size, first, head, alive
     state[3] = alive
+    if state.code > 0 and alive > 0 and after(ns, nn, end_s, end_n) then
+      note_owed(key, state, end_s, end_n, ps, pn)
+      state[3] = alive + state.owed
+    end
     if alive > 0 then state[1], state[2] = ns, nn end
     local freeing = first
     if cost <= count then freeing = first + math.max(alive + cost - count, 1) - 1 end
@@ -98,9 +170,42 @@ function log.read(key, a, now_s, now_n)
 end
 
 function log.take(key, a, now_s, now_n, state)
-  note_freeing(key, state, state.first)
-  ARGV[a + 3] = math.min(tonumber(ARGV[a + 3]), math.max(0, tonumber(ARGV[a + 2]) - state[3]))
-  return ARGV[a + 3]
+  local room = math.max(0, tonumber(ARGV[a + 2]) - state.alive)
+  local most = math.max(0, room + tonumber(ARGV[a + 6]) - state.owed)
+  local units = math.min(tonumber(ARGV[a + 3]), most)
+  local in_room = math.min(units, room)
+  ARGV[a + 3], state.more = in_room, units - in_room
+  local n = state.alive + in_room
+  if n == 0 then return 0 end
+  -- The last and the first entry after the charge.
+  local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
+  local function later(i, periods)
+    local es, en = state.es, state.en
+    if i < state.alive then es, en = entry_of(key, state, state.first + i) end
+    return add(es, en, times(periods, ps, pn))
+  end
+  local part = state.more % n
+  local periods = (state.more - part) / n
+  state[5], state[6] = later(part, periods)
+  if part > 0 then part, periods = part - 1, periods + 1 else part = n - 1 end
+  state[1], state[2] = later(part, periods)
+  return units
+end
+
+-- All entries that count; those that are later than the clock allows as late as that.
+local function counting(key, state)
+  if state.first == state.size then return '' end
+  if not state.clamp then
+    local entries = redis.call('GETRANGE', key, HEAD + 9 * state.first, -1)
+    if not state.back_s then return entries end
+    return moved_by(entries, sub, state.back_s, state.back_n)
+  end
+  local kept = ''
+  if state.clamp > state.first then
+    kept = redis.call('GETRANGE', key, HEAD + 9 * state.first, HEAD + 9 * state.clamp - 1)
+  end
+  local clamped = struct.pack('>I5I4', state.clamp_s, state.clamp_n)
+  return kept .. string.rep(clamped, state.size - math.max(state.clamp, state.first))
 end
 
 function log.write(key, a, now_s, now_n, state, charge)
@@ -108,15 +213,22 @@ function log.write(key, a, now_s, now_n, state, charge)
   if charge then
     added = string.rep(struct.pack('>I5I4', state.es, state.en), tonumber(ARGV[a + 3]))
   end
-  if state.clamp then
-    local kept = ''
-    if state.clamp > state.first then
-      kept = redis.call('GETRANGE', key, HEAD + 9 * state.first, HEAD + 9 * state.clamp - 1)
-    end
-    local es, en = add(now_s, now_n, tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
-    local from = math.max(state.clamp, state.first)
-    store(key, kept .. string.rep(struct.pack('>I5I4', es, en), state.size - from) .. added,
-          now_s, now_n)
+  if charge and state.more and state.more > 0 then
+    local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
+    local entries = counting(key, state) .. added
+    local part = state.more % (#entries / 9)
+    entries = shifted(entries, (state.more - part) / (#entries / 9), part, ps, pn)
+    local ns, nn = struct.unpack('>I5I4', string.sub(entries, -9))
+    local ds, dn = sub(ns, nn, add(now_s, now_n, ps, pn))
+    store(key, entries, now_s, now_n, ds < 0 and 0 or code_of(ds * E9 + dn))
+    return
+  end
+  if state.behind then
+    store(key, counting(key, state) .. added, now_s, now_n, not charge and state.code or 0)
+    return
+  end
+  if charge and state.code > 0 then
+    store(key, counting(key, state) .. added, now_s, now_n)
     return
   end
   if state.first * 2 >= state.size or state.size < 16 then
@@ -136,11 +248,20 @@ end
 
 -- Removes the units that were admitted at the given instant; without one, the newest units.
 function log.refund(key, a, now_s, now_n, state)
-  if ARGV[a + 4] ~= '0' or ARGV[a + 5] ~= '0' then
+  if (ARGV[a + 4] ~= '0' or ARGV[a + 5] ~= '0') and state.owed == 0 then
     log.release(key, a, now_s, now_n, state)
     return
   end
-  local n = math.min(tonumber(ARGV[a + 3]), state[3])
+  if state.owed > 0 then
+    local entries, back = counting(key, state), math.min(tonumber(ARGV[a + 3]), state.owed)
+    local part = back % state.alive
+    entries = shifted(entries, -(back - part) / state.alive, -part,
+                      tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
+    local rest = math.min(tonumber(ARGV[a + 3]) - back, state.alive)
+    store(key, string.sub(entries, 1, #entries - 9 * rest), now_s, now_n, state.code)
+    return
+  end
+  local n = math.min(tonumber(ARGV[a + 3]), state.alive)
   if n == 0 then return end
   local kept = ''
   if state.head < state.size - n then
@@ -170,8 +291,10 @@ local function without(key, a, now_s, now_n, state)
   return front .. back, n
 end
 
--- Ends the leases of units admitted at the given instant, unless they have ended.
+-- Ends the leases of units admitted at the given instant, unless they have ended. While units are
+-- owed, forgets the newest ones instead.
 function log.release(key, a, now_s, now_n, state)
+  if state.owed > 0 then return log.refund(key, a, now_s, now_n, state) end
   local kept = without(key, a, now_s, now_n, state)
   if kept then store(key, kept, now_s, now_n) end
 end

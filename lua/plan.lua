@@ -3,8 +3,7 @@
 --
 -- KEYS: one for each limit, all of one hash slot.
 -- ARGV[1] the operation: hit, peek, refund, release, extend (of leases), top_up and bring_forward
---   (of one quota), charge_up_to, which charges each limit as much of its cost as there is room
---   for, or reset, which leaves carried and topped-up units of quotas, and deletes the keys of
+--   (of one quota), charge, which charges what has been used and refuses nothing, or reset, which leaves carried and topped-up units of quotas, and deletes the keys of
 --   other limits.
 -- ARGV[2], [3] the instant of the call, s and ns; both empty: the server's TIME.
 -- ARGV[4] 1 if a state that lies further ahead than the clock allows may be moved back (see
@@ -12,11 +11,13 @@
 -- ARGV[5] milliseconds that keys are kept after their state no longer matters.
 -- ARGV[6] one letter for each limit: s if it is in shadow, so that it refuses nothing and is
 --   charged if it has room; else e. Empty: none is in shadow. Then for each limit its algorithm
---   (bucket, fixed, sliding, log, quota) and the arguments that the head of that file lists.
+--   (bucket, fixed, sliding, log, quota) and the arguments that the head of that file lists; for
+--   charge, then `more` arguments with the most that may be owed: of a bucket burst * T and that, as
+--   s, ns, fraction, else units.
 -- Reply, all integers but the states of quotas: 1 if all limits pass, else 0 (for operations that
 --   decide nothing 1); the instant of the call, s, ns; then for each limit its state before the
---   call, 4 numbers, 6 or a text, as listed at the head of its file; and for charge_up_to, for each
---   limit the units that it was charged. The core computes the values of headers from the state, by
+--   call, 4 numbers, 6 or a text, as listed at the head of its file; and for charge, for each limit
+--   the units that it was charged. The core computes the values of headers from the state, by
 --   its pure step.
 -- Units: seconds and nanoseconds since the epoch.
 local op = ARGV[1]
@@ -39,16 +40,17 @@ for i = 1, #KEYS do
   local algorithm = algorithms[ARGV[a]]
   local state = algorithm.read(KEYS[i], a + 1, now_s, now_n)
   plan[i] = {algorithm, a + 1, state}
-  if op == 'charge_up_to' then
+  if op == 'charge' then
     plan[i][4] = algorithm.take(KEYS[i], a + 1, now_s, now_n, state)
   end
-  local refuses = op ~= 'charge_up_to' and not state.allowed and string.sub(shadows, i, i) ~= 's'
+  local refuses = op ~= 'charge' and not state.allowed and string.sub(shadows, i, i) ~= 's'
   if refuses or (state.behind and not confirmed) then reply[1] = 0 end
   for j = 1, #state do
     size = size + 1
     reply[size] = state[j]
   end
   a = a + 1 + algorithm.args
+  if op == 'charge' then a = a + algorithm.more end
 end
 
 if op == 'hit' then
@@ -61,7 +63,7 @@ if op == 'hit' then
       plan[i][1].write(KEYS[i], plan[i][2], now_s, now_n, state, charged)
     end
   end
-elseif op == 'charge_up_to' then
+elseif op == 'charge' then
   for i = 1, #KEYS do
     local state = plan[i][3]
     local units = reply[1] == 1 and plan[i][4] or 0

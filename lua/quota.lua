@@ -5,7 +5,8 @@
 --   the count in force when the value was written is not that limit; how many ages of carried units
 --   follow, 1; then that count, 7, if it is not the limit. Then grants, each its units and how many
 --   of them are spent, 7 and 7: the base; the carried ones, newest first; top-ups in the order in
---   which they are spent, each with its expiry, 5 (2^40 - 1: never), and its priority + 100, 1.
+--   which they are spent, each with its expiry, 5 (2^40 - 1: never), and its priority + 100, 1. The
+--   base of a key that owes has more spent than units.
 -- ARGV, 3: count; cost; the terms as bytes: the number of the first period below, 4; how long the
 --   state of an idle key is kept, 5; the periods that carried units last, 1; the most units
 --   carried of one period, 7; and in percent of the limit, 1; whether the base of a new key is
@@ -15,7 +16,7 @@
 --   2^33, 5 each.
 -- top_up has three more words at the end of ARGV: units, expiry, priority.
 -- State in the reply, 1: the value without its format; empty if fresh.
-local quota = {args = 3}
+local quota = {args = 3, more = 1}
 
 local MOST_USED = 4503599627370496
 local MOST_LIMIT = 281474976710655
@@ -50,10 +51,10 @@ local function read_terms(text)
   return t
 end
 
-local function read_grant(value, at)
+local function read_grant(value, at, most_owed)
   local units, spent
   units, spent, at = struct.unpack('>I7I7', value, at)
-  if spent > units or units > MOST_USED then refuse('', 'a quota', 1) end
+  if spent - units > (most_owed or 0) or units > MOST_USED then refuse('', 'a quota', 1) end
   return {units = units, spent = spent}, at
 end
 
@@ -75,7 +76,7 @@ local function read_state(value)
      s.limit > MOST_LIMIT or s.count > MOST_LIMIT or s.used > MOST_USED then
     refuse('', 'a quota', 1)
   end
-  s.base, at = read_grant(value, at)
+  s.base, at = read_grant(value, at, MOST_USED)
   for i = 1, ages do s.carried[i], at = read_grant(value, at) end
   local sum = 0
   for i = 1, rest / 20 do
@@ -119,7 +120,7 @@ local function resize_carried(t, s)
 end
 
 local function settled(grant)
-  grant.units, grant.spent = grant.units - grant.spent, 0
+  grant.units, grant.spent = math.max(0, grant.units - grant.spent), 0
   return grant
 end
 
@@ -196,7 +197,8 @@ local function roll(t, s, count, recorded, period)
       local starts, ends = t.edges[s.period], t.edges[s.period + 1]
       raise_as_recorded(t, s, count, ends, starts, ends)
     end
-    carried[#carried + 1] = {units = carried_of(t, s.limit, s.base.units - s.base.spent), spent = 0}
+    carried[#carried + 1] = {units = carried_of(t, s.limit, math.max(0, s.base.units - s.base.spent)),
+                               spent = 0}
   end
   for _, grant in ipairs(s.carried) do
     if #carried >= t.lasting then break end
@@ -273,7 +275,7 @@ local function in_order(t, s)
 end
 
 local function note_events(s)
-  local total = s.used + sum_left(s)
+  local total = s.used + math.max(0, sum_left(s))
   if total == 0 then return end
   if s.used >= total - share(total, 20, 100) and s.events % 2 == 0 then s.events = s.events + 1 end
   if s.used >= total and s.events < 2 then s.events = s.events + 2 end
@@ -315,7 +317,8 @@ function quota.read(key, a, now_s, now_n)
 end
 
 function quota.take(key, a, now_s, now_n, state)
-  ARGV[a + 1] = math.min(tonumber(ARGV[a + 1]), state.left)
+  local most = math.min(state.left + tonumber(ARGV[a + 3]), MOST_USED - state.quota.used)
+  ARGV[a + 1] = math.max(0, math.min(tonumber(ARGV[a + 1]), most))
   return ARGV[a + 1]
 end
 
@@ -325,10 +328,11 @@ function quota.write(key, a, now_s, now_n, state, charge)
     local cost = tonumber(ARGV[a + 1])
     s.used = math.min(s.used + cost, MOST_USED)
     for _, grant in ipairs(in_order(state.terms, s)) do
-      local units = math.min(cost, grant.units - grant.spent)
+      local units = math.min(cost, math.max(0, grant.units - grant.spent))
       grant.spent = grant.spent + units
       cost = cost - units
     end
+    s.base.spent = s.base.spent + cost  -- what is owed
     note_events(s)
   end
   store(key, state.terms, s, now_s, now_n)
@@ -339,6 +343,8 @@ function quota.refund(key, a, now_s, now_n, state)
   local left = math.min(tonumber(ARGV[a + 1]), s.used)
   if left == 0 then return end
   s.used = s.used - left
+  local owed = math.min(left, math.max(0, s.base.spent - s.base.units))
+  s.base.spent, left = s.base.spent - owed, left - owed
   local order = in_order(state.terms, s)
   for i = #order, 1, -1 do
     local back = math.min(left, order[i].spent)

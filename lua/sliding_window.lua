@@ -2,10 +2,15 @@
 -- overlaps.
 --
 -- Value: the format (value.lua); the end of the window after the current one, 5 bytes of seconds
---   and 4 of nanoseconds; the current and the previous units, 4 bytes each.
+--   and 4 of nanoseconds; the current and the previous units, 4 bytes each. With the flag 1, for a
+--   key that owes, the window is the last one that the debt reaches, and in place of the previous
+--   units is MARK and the code of the windows before it, which are full.
 -- ARGV, 4: period s, ns; count; cost (both below 2^32).
 -- State in the reply, 4: s, ns, current, previous; all 0 if fresh.
-local sliding = {args = 4}
+local sliding = {args = 4, more = 1}
+
+-- kSlidingDebtMark.
+local MARK = 4294966784
 
 -- units * (s, n), exact, for units < 2^32 and s < 2^33. Returns three digits, of 2^16
 -- seconds, of seconds and of nanoseconds, so that products compare digit by digit.
@@ -35,14 +40,39 @@ local function fits(a, now_s, now_n, state, room)
   return not (t1 > t2 or (t1 == t2 and (m1 > m2 or (m1 == m2 and l1 > l2))))
 end
 
+-- Reads a state that owes, whose last window begins at (ls, ln), after now.
+local function read_owing(a, now_s, now_n, state, ls, ln)
+  local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
+  local count = math.max(1, tonumber(ARGV[a + 2]))
+  local ss, sn = floor_to(now_s, now_n, ps, pn)
+  local ds, dn = sub(ls, ln, ss, sn)
+  local full = quotient(ds, dn, ps, pn)
+  local most = math.min(debt_of(state[4] - MARK), math.floor((9007199254740991 - state[3]) / count))
+  if full > most then
+    full = most
+    local fs, fn = sub(ls, ln, times(most, ps, pn))
+    ds, dn = sub(fs, fn, now_s, now_n)
+    if after(ds, dn, 0, TOLERANCE) then
+      state.behind = true
+    else
+      ss, sn = fs, fn
+    end
+  end
+  state.owes = true
+  state.ss, state.sn, state.previous = ss, sn, 0
+  state.current = math.min(state[3] + full * tonumber(ARGV[a + 2]),
+                           quotient(LONGEST, 0, ps, pn) * count)
+end
+
 function sliding.read(key, a, now_s, now_n)
   local value = redis.call('GET', key)
   local gs, gn, current, previous = 0, 0, 0, 0
   if value then
     local format = 0
     if #value == 19 then format, gs, gn, current, previous = struct.unpack('>I2I5I4I4I4', value) end
+    if previous >= MARK and format == FORMAT + DEBT then format = FORMAT end
     if format ~= FORMAT or gs > LAST_SECOND or gn >= E9 then
-      refuse(value, 'a sliding window', 1)
+      refuse(value, 'a sliding window', 2)
     end
   end
   local state = {gs, gn, current, previous}
@@ -50,6 +80,16 @@ function sliding.read(key, a, now_s, now_n)
   local ss, sn
   if after(gs, gn, now_s, now_n) then
     local es, en = sub(gs, gn, ps, pn)
+    if previous >= MARK and tonumber(ARGV[a + 2]) < MARK then
+      ss, sn = sub(es, en, ps, pn)
+      if after(ss, sn, now_s, now_n) then
+        read_owing(a, now_s, now_n, state, ss, sn)
+        local room = tonumber(ARGV[a + 2]) - state.current - tonumber(ARGV[a + 3])
+        state.allowed = fits(a, now_s, now_n, state, room)
+        return state
+      end
+      previous = tonumber(ARGV[a + 2])
+    end
     if not after(es, en, now_s, now_n) then
       ss, sn, current, previous = es, en, 0, current
     else
@@ -70,29 +110,41 @@ function sliding.read(key, a, now_s, now_n)
   return state
 end
 
--- Charges as many of the wanted units as fit, found by bisection.
+-- The weight of the previous window, rounded up, is found by bisection.
 function sliding.take(key, a, now_s, now_n, state)
-  local free = tonumber(ARGV[a + 2]) - state.current
-  local least, most = 0, math.min(tonumber(ARGV[a + 3]), math.max(0, free))
+  local count = tonumber(ARGV[a + 2])
+  local least, most = 0, state.previous
   while least < most do
-    local middle = math.ceil((least + most) / 2)
-    if fits(a, now_s, now_n, state, free - middle) then
-      least = middle
+    local middle = math.floor((least + most) / 2)
+    if fits(a, now_s, now_n, state, middle) then
+      most = middle
     else
-      most = middle - 1
+      least = middle + 1
     end
   end
-  ARGV[a + 3] = least
-  return least
+  local room = math.max(0, count + tonumber(ARGV[a + 4]) - state.current - least)
+  local units = math.min(tonumber(ARGV[a + 3]), room)
+  state.owes = state.owes or (units > 0 and state.current + units > count)
+  ARGV[a + 3] = units
+  return units
 end
 
 function sliding.write(key, a, now_s, now_n, state, charge)
-  local current = state.current
+  local current, previous, format = state.current, state.previous, FORMAT
   if charge then current = current + tonumber(ARGV[a + 3]) end
   local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
-  local gs, gn = add(state.ss, state.sn, ps, pn)
+  local count = tonumber(ARGV[a + 2])
+  local ss, sn = state.ss, state.sn
+  if state.owes and current > count and count > 0 then
+    local full = math.floor((current - 1) / count)
+    ss, sn = add(ss, sn, times(full, ps, pn))
+    current, previous, format = current - full * count, MARK + code_of(full), FORMAT + DEBT
+  elseif state.owes then
+    previous = count  -- what it was is not known any more
+  end
+  local gs, gn = add(ss, sn, ps, pn)
   gs, gn = add(gs, gn, ps, pn)
-  redis.call('SET', key, struct.pack('>I2I5I4I4I4', FORMAT, gs, gn, current, state.previous),
+  redis.call('SET', key, struct.pack('>I2I5I4I4I4', format, gs, gn, current, previous),
              'PX', life(sub(gs, gn, now_s, now_n)))
 end
 

@@ -12,6 +12,30 @@
 -- call is decided by `on_error`. An instant that is possible but lies too far ahead is that of a
 -- clock that went back (cpp/include/tidegate/step.h).
 local FORMAT = 33024 -- 129 and no flags, as a number of two bytes
+-- The flag of a value of a key that owes, which has a code that says how far ahead the debt has put
+-- it (cpp/core/algorithms/debt.h). Versions that know no debts refuse it.
+local DEBT = 1
+
+-- The code of a number, which is rounded up.
+local function code_of(number)
+  local shift, unit = 0, 1
+  while number >= 16 * unit do shift, unit = shift + 1, unit * 2 end
+  return shift * 8 + math.ceil(number / unit)
+end
+
+local function debt_of(code)
+  if code < 8 then return code end
+  return (8 + code % 8) * 2 ^ (math.floor(code / 8) - 1)
+end
+
+-- The same as a duration.
+local function debt_time(code)
+  local ns = debt_of(code)
+  local s = math.floor(ns / E9)
+  if ns < s * E9 then s = s - 1 end
+  return s, ns - s * E9
+end
+
 -- The last second whose nanoseconds fit 64 bits.
 local LAST_SECOND = 9223372035
 

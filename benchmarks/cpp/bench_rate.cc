@@ -28,8 +28,8 @@ Outcome Run(const Limit& limit, int64_t events) {
   uint64_t w1 = 0;
   int64_t now = kStart;
   for (int64_t admitted = 0; admitted < events;) {
-    StepBucket(limit, w0, w1, now, 1, out);
-    if (!out.allowed) {
+    const bool plain = StepBucket(limit, w0, w1, now, 1, out);
+    if (!plain || !out.allowed) {
       now += out.wait_ns;
       continue;
     }

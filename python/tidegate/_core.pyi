@@ -29,6 +29,7 @@ REFUND: Final[int]
 RELEASE: Final[int]
 RESET: Final[int]
 FORGET: Final[int]
+CHARGE: Final[int]
 CHARGE_UP_TO: Final[int]
 
 @final
@@ -71,7 +72,11 @@ class Decision:
         charged. A pickled decision loses them."""
     @property
     def charged(self) -> int | None:
-        """The units that Limiter.charge_up_to() charged; None in decisions of other calls."""
+        """The units that charge() or charge_up_to() charged; None in decisions of other calls."""
+    @property
+    def debt(self) -> int:
+        """The units that the key owes beyond the limit that binds: calls are refused until they are
+        paid. A part of a unit counts as one."""
     @property
     def _index(self) -> int: ...
     @property
@@ -102,6 +107,8 @@ class Limit:
     A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
     refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` identifies its usage
     instead of its text: when the number of such a limit changes, what was used stays.
+    `max_debt` is the most units that a key may owe after Limiter.charge(): ten times the capacity
+    unless given, math.inf for no bound.
 
     Immutable; equal and hashed by value. Raises ConfigurationError for invalid arguments.
     """
@@ -117,6 +124,7 @@ class Limit:
         name: str | None = None,
         shadow: bool = False,
         id: str | None = None,
+        max_debt: float | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -129,6 +137,7 @@ class Limit:
         name: str | None = None,
         shadow: bool = False,
         id: str | None = None,
+        max_debt: float | None = None,
     ) -> None: ...
     @property
     def count(self) -> int:
@@ -145,6 +154,9 @@ class Limit:
     @property
     def capacity(self) -> int:
         """The most that can pass at once: `burst` of a bucket, else `count`."""
+    @property
+    def max_debt(self) -> int:
+        """The most units that a key may owe beyond the capacity."""
     @property
     def id(self) -> str | None:
         """The id that identifies the limit's usage; None if its text does."""
@@ -168,11 +180,7 @@ class HeaderFields:
     """
 
     def __init__(
-        self,
-        limiter: Limiter | RuleLimiter,
-        limits: Sequence[Limit],
-        x_ratelimit: bool,
-        ietf: bool,
+        self, limiter: Limiter | RuleLimiter, limits: Sequence[Limit], x_ratelimit: bool, ietf: bool
     ) -> None: ...
 
 def policy_member(limit: Limit) -> bytes:
@@ -240,11 +248,8 @@ class RequestDecision:
         """Returns the application's `headers` with the fields that it has not set: a value set
         nearer to the route is more specific. Fields that are lists are added in any case."""
     def put(self, headers: list[tuple[bytes, bytes]], /) -> None:
-        """Puts the fields into `headers`, in place of existing ones.
-
-        Starlette's responses share this list with their `headers`. A response that a route returns
-        repeatedly has the fields of the last request.
-        """
+        """Puts the fields into `headers`, the list that a Starlette response shares, in place of
+        existing ones: a response that a route returns repeatedly has those of the last request."""
     def text_fields(self) -> list[tuple[str, str]]:
         """The fields in the form of WSGI, with names as they are usually written."""
     def merged_text(self, headers: Iterable[tuple[str, str]], /) -> list[tuple[str, str]]:
@@ -360,12 +365,10 @@ class Limiter:
         """Like hit(), but returns only whether the call may pass: the fastest call."""
     def peek(self, key: _Key, cost: int = 1) -> Decision:
         """Returns the decision that a hit of `cost` would get now. Charges nothing."""
+    def charge(self, key: _Key, cost: int) -> Decision:
+        """Charges all of `cost` to `key`, and refuses nothing: what finds no room is owed."""
     def charge_up_to(self, key: _Key, cost: int) -> Decision:
-        """Charges as much of `cost` to `key` as there is room for, and refuses nothing.
-
-        The decision describes the limits after the charge; its `charged` is the number of units
-        charged. Of several limits each is charged what it has room for; `charged` is the smallest.
-        """
+        """Like charge(), but charges only as much of `cost` as there is room for."""
     def reset(self, key: _Key) -> None:
         """Forgets what `key` has used. What a quota's key has bought or carried stays."""
     def forget(self, key: _Key) -> None:
@@ -406,10 +409,7 @@ class Plan:
 
     def __init__(self, limiters: tuple[Limiter, ...]) -> None: ...
     def hit(
-        self,
-        keys: Sequence[str | bytes],
-        costs: Sequence[int] | None = None,
-        outcomes: bool = False,
+        self, keys: Sequence[_Key], costs: Sequence[int] | None = None, outcomes: bool = False
     ) -> Decision:
         """Charges each limiter its cost under its key, or none of them."""
     def _begin(

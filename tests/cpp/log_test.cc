@@ -170,7 +170,7 @@ TEST_P(LogTest, NothingOverflows) {
   EXPECT_FALSE(PeekLog(limit, ring, 0, 1).allowed);
   EXPECT_FALSE(StepLog(limit, &ring, 0, 1).allowed);
   EXPECT_EQ(ring.newest(), Limit::kMaxPeriodNs);
-  RefundLog(&ring, 0, std::numeric_limits<int64_t>::max());
+  RefundLog(limit, &ring, 0, std::numeric_limits<int64_t>::max());
   EXPECT_TRUE(ring.empty());
 }
 
@@ -205,10 +205,10 @@ TEST_P(LogTest, ARefundForgetsTheNewestUnits) {
   InstantRing ring;
   StepLog(limit, &ring, kStart, 2);
   StepLog(limit, &ring, kStart + 10 * kMs, 2);
-  EXPECT_EQ(RefundLog(&ring, kStart + 20 * kMs, 3), 3);
+  EXPECT_EQ(RefundLog(limit, &ring, kStart + 20 * kMs, 3), 3);
   EXPECT_EQ(Elements(ring), std::vector<int64_t>{kStart + kSecond});
   // Units that have expired cannot be given back.
-  EXPECT_EQ(RefundLog(&ring, kStart + 2 * kSecond, 1), 0);
+  EXPECT_EQ(RefundLog(limit, &ring, kStart + 2 * kSecond, 1), 0);
   EXPECT_EQ(PeekLog(limit, ring, kStart + 2 * kSecond, 1).remaining(), 5);
 }
 

@@ -43,8 +43,8 @@ def _limit(text: str, algorithm: Any = "token-bucket", id: str | None = None) ->
 # The widths of the fields of a value after its format, by algorithm.
 _QUOTA = (4, 5, 7, 7, 1, 1, 7, 7)
 _FIELDS: dict[str, list[tuple[int, ...]]] = {
-    "bucket": [(5, 4), (5, 4, 7), (5, 4, 7, 4, 4)],
-    "fixed": [(5, 4, 7)],
+    "bucket": [(5, 4), (5, 4, 7), (5, 4, 7, 2), (5, 4, 7, 4, 4)],
+    "fixed": [(5, 4, 7), (5, 4, 7, 2)],
     "sliding": [(5, 4, 4, 4)],
     "log": [(4, *(5, 4) * entries) for entries in (1, 2, 5, 40)],
     "quota": [_QUOTA, (*_QUOTA, 7, 7), (*_QUOTA, 7, 7, 5, 1)],
@@ -142,7 +142,12 @@ def _likely(rng: random.Random, width: int) -> int:
 
 def _well_formed(rng: random.Random, kind: str) -> bytes:
     widths = rng.choice(_FIELDS[kind])
-    flags = {2: 0, 3: 1, 5: 3}[len(widths)] if kind == "bucket" else 0
+    if kind == "bucket":
+        flags = {2: 0, 3: 1, 4: 5, 5: 3}[len(widths)]
+    elif kind == "fixed":
+        flags = len(widths) - 3
+    else:  # 1: the key owes
+        flags = 0 if kind == "quota" else rng.choice([0, 0, 1])
     value = bytes([_FORMAT, flags])
     number = rng.choice([_number, _likely])
     for width in widths:
@@ -191,6 +196,7 @@ def _calls(rng: random.Random, limiter: tg.Limiter, limit: tg.Limit) -> list[Cal
         lambda: limiter.hit("k", cost),
         lambda: limiter.peek("k", cost),
         lambda: limiter.charge_up_to("k", cost),
+        lambda: limiter.charge("k", cost),
         lambda: limiter.refund("k", cost),
         lambda: limiter.hit_many(["k", "k"]),
     ]
@@ -269,8 +275,8 @@ def _call(
 
 
 def _check(report: Report, limit: tg.Limit, answer: tg.Decision, what: str) -> None:
-    """Nobody is locked out for longer than a period; a sliding window has two."""
-    if limit.algorithm == "quota" or answer.retry_after == float("inf"):
+    """Nobody is locked out for longer than a period and a debt; a sliding window has two."""
+    if limit.algorithm == "quota" or answer.debt > 0 or answer.retry_after == float("inf"):
         return
     longest = limit.period_ns * 2 / 1e9
     if limit.period_ns > 27 * 86400 * 10**9:

@@ -15,7 +15,7 @@ Decision Judge(const Limit& limit, const InstantRing& ring, int64_t now_ns, int6
   Decision d;
   d.limit = &limit;
   const auto alive = static_cast<int64_t>(ring.size() - first);
-  d.used_units = alive;
+  d.used_units = alive + OwedIn(limit, ring, now_ns, first);
   d.reset_after_ns = alive > 0 ? ring.newest() - now_ns : 0;
   d.known_more_ns = alive > 0 ? ring[first] - now_ns : 0;
   if (cost > limit.count()) {
@@ -31,6 +31,26 @@ Decision Judge(const Limit& limit, const InstantRing& ring, int64_t now_ns, int6
 
 }  // namespace
 
+void MoveBack(const Limit& limit, InstantRing* ring, int64_t now_ns) {
+  const int64_t latest = LatestEnd(limit, *ring, now_ns);
+  if (ring->debt_code() == 0) {
+    ring->ClampTo(latest);
+  } else {
+    ring->Move(latest - ring->newest());
+  }
+}
+
+int64_t OwedIn(const Limit& limit, const InstantRing& ring, int64_t now_ns, size_t first) {
+  const int64_t end = now_ns + limit.period_ns();
+  if (ring.debt_code() == 0 || first == ring.size() || ring.newest() <= end) return 0;
+  // Each unit that is owed has made an end a period later, the earliest ones first.
+  const int64_t beyond = ring[first] - end;
+  const int64_t each = beyond <= 0 ? 0 : (beyond + limit.period_ns() - 1) / limit.period_ns();
+  const size_t once_more = ring.FirstAfter(end + each * limit.period_ns());
+  return each * static_cast<int64_t>(ring.size() - first) +
+         static_cast<int64_t>(ring.size() - once_more);
+}
+
 size_t InstantRing::FirstAfter(int64_t instant) const {
   if (empty() || (*this)[0] > instant) return 0;  // the most common case
   // Usually few have expired: searches ranges from the front that double in size.
@@ -38,7 +58,7 @@ size_t InstantRing::FirstAfter(int64_t instant) const {
   size_t high = 1;
   for (size_t step = 1; high < size_ && (*this)[high] <= instant; step *= 2) {
     low = high + 1;
-    high = std::min(size_, high + step);
+    high = std::min<size_t>(size_, high + step);
   }
   while (low < high) {
     const size_t middle = low + (high - low) / 2;
@@ -53,7 +73,26 @@ size_t InstantRing::FirstAfter(int64_t instant) const {
 
 void InstantRing::PopFront(size_t n) {
   head_ = capacity_ == 0 ? 0 : (head_ + n) & (capacity_ - 1);
-  size_ -= n;
+  size_ -= static_cast<uint32_t>(n);
+}
+
+void InstantRing::Move(int64_t ns) {
+  for (size_t i = 0; i < size_; ++i) at(i) += ns;
+}
+
+void InstantRing::Shift(int64_t periods, int64_t part, int64_t period) {
+  if (periods != 0) Move(periods * period);
+  const size_t mask = capacity_ - 1;
+  for (; part > 0; --part) {
+    const int64_t later = (*this)[0] + period;
+    head_ = (head_ + 1) & mask;
+    at(size_ - 1) = later;
+  }
+  for (; part < 0; ++part) {
+    const int64_t earlier = newest() - period;
+    head_ = (head_ - 1) & mask;
+    at(0) = earlier;
+  }
 }
 
 void InstantRing::PushBack(int64_t instant, size_t times) {
@@ -63,7 +102,7 @@ void InstantRing::PushBack(int64_t instant, size_t times) {
 
 void InstantRing::Remove(size_t index, size_t n) {
   for (size_t i = index + n; i < size_; ++i) at(i - n) = at(i);
-  size_ -= n;
+  size_ -= static_cast<uint32_t>(n);
 }
 
 void InstantRing::ClampTo(int64_t instant) {
@@ -82,7 +121,7 @@ void InstantRing::Grow(size_t least) {
 Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost) {
   const bool behind = IsBehind(limit, *ring, now_ns);
   const int64_t end = now_ns + limit.period_ns();
-  if (behind) ring->ClampTo(end);
+  if (behind) MoveBack(limit, ring, now_ns);
   const size_t first = ring->FirstAfter(now_ns);
   Decision d = Judge(limit, *ring, now_ns, cost, first);
   d.behind = behind;
@@ -90,20 +129,39 @@ Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t 
   ring->PopFront(first);
   const int64_t recorded = ring->empty() ? end : std::max(end, ring->newest());
   ring->PushBack(recorded, static_cast<size_t>(cost));
+  ring->SetDebtCode(0);
   d.used_units += cost;
   d.reset_after_ns = recorded - now_ns;
   d.known_more_ns = (*ring)[0] - now_ns;
   return d;
 }
 
-Decision StepLogUpTo(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost) {
-  Decision decision = StepLog(limit, ring, now_ns, limit.count() + 1);
-  const int64_t units = std::min(cost, decision.remaining());
-  const bool behind = decision.behind;
-  if (units > 0) decision = StepLog(limit, ring, now_ns, units);
-  decision.behind = behind;
-  decision.SetCharged(units);
-  return decision;
+Decision StepLogCharge(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost,
+                       int64_t most_debt) {
+  const bool behind = IsBehind(limit, *ring, now_ns);
+  if (behind) MoveBack(limit, ring, now_ns);
+  ring->PopFront(ring->FirstAfter(now_ns));
+  const auto alive = static_cast<int64_t>(ring->size());
+  const int64_t room = std::max<int64_t>(0, limit.count() - alive);
+  const int64_t owed = OwedIn(limit, *ring, now_ns, 0);
+  const int64_t units = std::clamp<int64_t>(room + most_debt - owed, 0, cost);
+  const int64_t in_room = std::min(units, room);
+  if (in_room > 0) {
+    const int64_t end = now_ns + limit.period_ns();
+    ring->PushBack(ring->empty() ? end : std::max(end, ring->newest()),
+                   static_cast<size_t>(in_room));
+  }
+  if (units > in_room) {
+    const auto places = static_cast<int64_t>(ring->size());
+    ring->Shift((units - in_room) / places, (units - in_room) % places, limit.period_ns());
+    ring->SetDebtCode(CodeOfDebt(ring->newest() - now_ns - limit.period_ns()));
+  } else if (units > 0) {
+    ring->SetDebtCode(0);
+  }
+  Decision d = Judge(limit, *ring, now_ns, limit.count() + 1, 0);
+  d.behind = behind;
+  d.SetCharged(units);
+  return d;
 }
 
 Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, int64_t cost) {
@@ -112,7 +170,8 @@ Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, in
   }
   InstantRing moved;
   for (size_t i = 0; i < ring.size(); ++i) moved.PushBack(ring[i], 1);
-  moved.ClampTo(now_ns + limit.period_ns());
+  moved.SetDebtCode(ring.debt_code());
+  MoveBack(limit, &moved, now_ns);
   Decision d = Judge(limit, moved, now_ns, cost, moved.FirstAfter(now_ns));
   d.behind = true;
   return d;
@@ -130,11 +189,18 @@ size_t MostAtOnce(const InstantRing& ring, size_t from) {
   return most;
 }
 
-int64_t RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost) {
-  const size_t alive = ring->size() - ring->FirstAfter(now_ns);
-  const size_t units = std::min<size_t>(alive, static_cast<size_t>(cost));
+int64_t RefundLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost) {
+  const size_t first = ring->FirstAfter(now_ns);
+  const auto alive = static_cast<int64_t>(ring->size() - first);
+  const int64_t owed = std::min(cost, OwedIn(limit, *ring, now_ns, first));
+  if (owed > 0) {
+    ring->PopFront(first);
+    ring->Shift(-(owed / alive), -(owed % alive), limit.period_ns());
+    cost -= owed;
+  }
+  const size_t units = std::min(static_cast<size_t>(alive), static_cast<size_t>(cost));
   ring->PopBack(units);
-  return static_cast<int64_t>(units);
+  return owed + static_cast<int64_t>(units);
 }
 
 namespace {
@@ -144,6 +210,9 @@ size_t Remove(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_
               int64_t cost) {
   const int64_t end = admitted_ns + limit.period_ns();
   if (end <= now_ns) return 0;
+  if (OwedIn(limit, *ring, now_ns, ring->FirstAfter(now_ns)) > 0) {
+    return static_cast<size_t>(RefundLog(limit, ring, now_ns, cost));
+  }
   // The ends that the units got; or later ends if newer units had been recorded before; or the
   // newest if a clock that went back lowered all ends.
   const size_t first = ring->FirstAfter(end - 1);

@@ -4,6 +4,10 @@
 // admission + period for sliding-log, admission + lease for concurrency. A unit
 // is alive while its end > now. So one ring serves both; they differ in that a
 // concurrency unit may be released before its end.
+//
+// A unit that is owed counts as admitted at the instant at which it would have passed: it takes the
+// place of the oldest unit, with an end a period after that unit's. So a ring holds no more than
+// the limit's count, and the newest end is never more than a period after the oldest.
 #ifndef TIDEGATE_SRC_ALGORITHMS_LOG_H_
 #define TIDEGATE_SRC_ALGORITHMS_LOG_H_
 
@@ -11,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "algorithms/debt.h"
 #include "tidegate/decision.h"
 #include "tidegate/limit.h"
 #include "tidegate/step.h"
@@ -43,6 +48,17 @@ class InstantRing {
   void Remove(size_t index, size_t n);
   // Lowers every element above `instant` to it.
   void ClampTo(int64_t instant);
+  // Makes all elements later by `ns`.
+  void Move(int64_t ns);
+  // Makes the ends `periods` times `period` later, and the first `part` of them once more; or, if
+  // `periods` and `part` are 0 or less, earlier, and the last -`part` of them once more. The ring
+  // stays in order if its newest end is at most a period after the oldest.
+  void Shift(int64_t periods, int64_t part, int64_t period);
+
+  // How many nanoseconds more than a period a debt has put the newest end ahead, as a code of
+  // debt.h.
+  uint64_t debt_code() const { return debt_code_; }
+  void SetDebtCode(uint64_t code) { debt_code_ = static_cast<uint32_t>(code); }
 
  private:
   int64_t& at(size_t i) { return data_[(head_ + i) & (capacity_ - 1)]; }
@@ -51,25 +67,39 @@ class InstantRing {
   std::unique_ptr<int64_t[]> data_;
   size_t capacity_ = 0;  // a power of two, or 0
   size_t head_ = 0;
-  size_t size_ = 0;
+  // A log has at most a million units.
+  uint32_t size_ = 0;
+  uint32_t debt_code_ = 0;
 };
 
+// The latest end that the clock allows at `now_ns`, but for the tolerance.
+inline int64_t LatestEnd(const Limit& limit, const InstantRing& ring, int64_t now_ns) {
+  const int64_t end = now_ns + limit.period_ns();
+  return ring.debt_code() == 0 ? end : end + DebtOfCode(ring.debt_code());
+}
 // Whether the ring lies further ahead than the clock allows.
 inline bool IsBehind(const Limit& limit, const InstantRing& ring, int64_t now_ns) {
-  return !ring.empty() && ring.newest() - now_ns - limit.period_ns() > kClockToleranceNs;
+  return !ring.empty() && ring.newest() - now_ns - limit.period_ns() > kClockToleranceNs &&
+         ring.newest() - LatestEnd(limit, ring, now_ns) > kClockToleranceNs;
 }
+// Moves the ends of such a ring back: those of a key that owes all alike, so that it owes as much.
+void MoveBack(const Limit& limit, InstantRing* ring, int64_t now_ns);
+// The units that are owed beyond those of the ring, of which those from `first` on count.
+int64_t OwedIn(const Limit& limit, const InstantRing& ring, int64_t now_ns, size_t first);
 // Decides and, if allowed, records. A refusal leaves the ring as it was, except for instants that
 // lie further ahead than the clock allows (see step.h).
 Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);
-// Like StepUpTo() in step.h.
-Decision StepLogUpTo(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);
+// Like StepCharge() in step.h.
+Decision StepLogCharge(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost,
+                       int64_t most_debt);
 // Like Peek() in step.h.
 Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, int64_t cost);
 // The largest number of equal ends from index `from` on: those of one charge are equal.
 size_t MostAtOnce(const InstantRing& ring, size_t from);
 // Forgets the newest `cost` units; returns how many there were.
-int64_t RefundLog(InstantRing* ring, int64_t now_ns, int64_t cost);
+int64_t RefundLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);
 // Ends the lease of `cost` units admitted at `admitted_ns`; does nothing if it has ended already.
+// While units are owed, forgets the newest units instead.
 void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
                 int64_t cost);
 // Has the lease of `cost` units admitted at `admitted_ns` end a period after `now_ns`. Returns

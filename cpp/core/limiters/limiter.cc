@@ -144,6 +144,12 @@ TIDEGATE_INLINE void Limiter::CountOne(const Decision& decision, uint32_t rule) 
 
 void Limiter::Count(const Decision& decision, uint32_t rule) { CountOne(decision, rule); }
 
+void Limiter::CountWrittenOff(const Decision& decision, int64_t cost) {
+  // Without an answer of the store it is not known what was charged.
+  if (decision.charged == cost || decision.charged_in(0) == ChargedIn::kNowhere) return;
+  written_off_.fetch_add(cost - decision.charged, std::memory_order_relaxed);
+}
+
 bool Limiter::HasShortWay() const {
   const Limit& limit = limits_[0].limit;
   return IsSingle() && (!IsBucket(limit.algorithm()) || limit.most_plain_cost() > 0);
@@ -239,8 +245,9 @@ std::optional<Decision> Limiter::Submit(Op op, std::string_view key, int64_t cos
   // Kept alive by `finish`.
   const auto outcomes =
       has_shadow_ && op == Op::kHit ? std::make_shared<Outcomes>() : std::shared_ptr<Outcomes>();
-  const auto finish = [this, op, outcomes](const Decision& decision) {
+  const auto finish = [this, op, cost, outcomes](const Decision& decision) {
     if (op == Op::kHit) Count(decision, decision.rule);
+    if (op == Op::kCharge) CountWrittenOff(decision, cost);
     if (outcomes != nullptr) CountShadow(*outcomes);
     return decision;
   };
@@ -251,6 +258,12 @@ void Limiter::Flush() { store().Flush(); }
 
 Decision Limiter::Peek(std::string_view key, int64_t cost) {
   return store_.Call(Op::kPeek, PlanFor(key, cost));
+}
+
+Decision Limiter::ChargeInFull(std::string_view key, int64_t cost) {
+  const Decision decision = store_.Call(Op::kCharge, PlanFor(key, cost));
+  CountWrittenOff(decision, cost);
+  return decision;
 }
 
 Decision Limiter::ChargeUpTo(std::string_view key, int64_t cost) {
@@ -359,6 +372,7 @@ LimiterStats Limiter::stats() const {
   stats.allowed = counts_.Sum(true);
   stats.denied = counts_.Sum(false);
   for (const int64_t refused : refused_in_shadow()) stats.denied_in_shadow += refused;
+  stats.written_off = written_off_.load(std::memory_order_relaxed);
   stats.store = store().stats();
   return stats;
 }

@@ -59,8 +59,10 @@ Decision TimedStore::Call(Op op, absl::Span<const Charge> plan, const Decision* 
       return HitAll(plan, outcomes);
     case Op::kPeek:
       return PeekAll(plan, outcomes);
+    case Op::kCharge:
     case Op::kChargeUpTo:
-      return Confirmed([&](const Moment& moment) { return store_->ChargeAllUpTo(plan, moment); });
+      return Confirmed(
+          [&](const Moment& moment) { return store_->ChargeAllUsed(op, plan, moment); });
     case Op::kReset:
     case Op::kForget: {
       const Moment moment{NowNs()};

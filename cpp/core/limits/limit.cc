@@ -83,6 +83,49 @@ absl::Status CheckCount(const LimitSpec& spec) {
                           may_block ? ", or 0, which lets nothing through" : ""));
 }
 
+// The most units beyond the capacity that a state of the limit can hold.
+int64_t MostDebtInState(const Limit& limit) {
+  const int64_t count = limit.count();
+  if (count == 0) return 0;
+  const absl::uint128 units = static_cast<uint64_t>(count);
+  const auto narrow = [&](absl::uint128 all) {
+    const absl::uint128 capacity = static_cast<uint64_t>(limit.capacity());
+    if (all <= capacity) return int64_t{0};
+    const absl::uint128 most = static_cast<uint64_t>(Limit::kMaxCount);
+    return static_cast<int64_t>(absl::Uint128Low64(std::min(all - capacity, most)));
+  };
+  // The debt is paid within this time.
+  const absl::uint128 longest = static_cast<uint64_t>(Limit::kMaxPeriodNs);
+  switch (limit.algorithm()) {
+    case Algorithm::kConcurrency:
+      return 0;
+    case Algorithm::kQuota:
+      return Limit::kMaxQuotaCount;
+    case Algorithm::kSlidingWindow:
+      if (count >= kSlidingDebtMark) return 0;
+      break;
+    case Algorithm::kTokenBucket:
+    case Algorithm::kLeakyBucket:
+      if (limit.keeps_count()) {
+        // Each period is one more span_parts(), which must fit 32 bits.
+        const int64_t spans = std::min(Limit::kMaxKeptCount / limit.denominator(), kMostSpan);
+        return narrow(std::min(units * static_cast<uint64_t>(spans),
+                               longest * units / static_cast<uint64_t>(limit.period_ns())));
+      }
+      break;
+    default:
+      break;
+  }
+  return narrow(longest / static_cast<uint64_t>(limit.period_ns()) * units);
+}
+
+// Ten times the capacity unless the spec has another bound.
+int64_t MaxDebt(const Limit& limit, const LimitSpec& spec) {
+  constexpr int64_t kTimes = 10;
+  const int64_t most = std::min(limit.capacity(), Limit::kMaxCount / kTimes) * kTimes;
+  return std::min(spec.max_debt.value_or(most), MostDebtInState(limit));
+}
+
 }  // namespace
 
 std::string_view AlgorithmName(Algorithm algorithm) {
@@ -151,6 +194,9 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
         absl::StrCat("the share used cannot be carried over with a burst of ", limit.burst_,
                      " beside a count of ", spec.count, "; expected a limit without a burst"));
   }
+  if (spec.max_debt.has_value() && *spec.max_debt < 0) {
+    return Bad("the max_debt of a limit", *spec.max_debt, "0 and more");
+  }
   // Only fixed windows follow the calendar's months and years; for other algorithms a month is 30
   // days and a year 365.
   if (spec.algorithm != Algorithm::kFixedWindow) {
@@ -201,6 +247,7 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
   limit.name_ = spec.name.empty() ? plain : spec.name;
   limit.rule_ = spec.rule.empty() ? limit.name_ : spec.rule;
   limit.spec_ = std::move(spec);
+  limit.max_debt_ = MaxDebt(limit, limit.spec_);
   return limit;
 }
 

@@ -21,9 +21,13 @@ struct QuotaCalls {
   }
 
   template <typename Q>
-  static Decision ChargeUpTo(Q quota, const Charge& charge, const Moment& moment) {
-    Decision decision = Charged(quota, charge, moment, StepQuotaUpTo,
-                                [](const Decision& d) { return d.charged > 0; });
+  static Decision ChargeUsed(Q quota, Op op, const Charge& charge, const Moment& moment) {
+    const auto step = [op](const Limit& limit, QuotaState* state, int64_t now_ns, int64_t cost,
+                           uint8_t* happened) {
+      return StepQuotaCharge(limit, state, now_ns, cost, MostDebt(op, limit), happened);
+    };
+    Decision decision =
+        Charged(quota, charge, moment, step, [](const Decision& d) { return d.charged > 0; });
     if (decision.behind && !moment.confirmed) decision.charged = 0;
     return decision;
   }

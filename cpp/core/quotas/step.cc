@@ -27,9 +27,12 @@ int64_t SumOf(const QuotaState& state, int64_t (*of)(const QuotaGrant&)) {
   return sum;
 }
 
-int64_t AvailableOf(const QuotaState& state) {
+// The units that are left; what is owed if it is negative.
+int64_t LeftOf(const QuotaState& state) {
   return SumOf(state, [](const QuotaGrant& grant) { return grant.left(); });
 }
+
+int64_t AvailableOf(const QuotaState& state) { return std::max<int64_t>(0, LeftOf(state)); }
 
 using Period = QuotaTerms::Period;
 
@@ -41,7 +44,7 @@ int64_t Prorated(int64_t units, int64_t now_s, const Period& period) {
 }
 
 // Reduces a grant to its unspent units.
-void Settle(QuotaGrant* grant) { *grant = {grant->left(), 0}; }
+void Settle(QuotaGrant* grant) { *grant = {std::max<int64_t>(0, grant->left()), 0}; }
 
 // The units that the counts of a period grant: those of the first, and a share of each larger one.
 struct Base {
@@ -108,7 +111,7 @@ void Roll(const Limit& limit, bool is_recorded, QuotaState* state, const Period&
       const Period own = PeriodOf(terms, state->period);
       RaiseBase(state, [&](Base& base) { base.RaiseAsRecorded(limit, own.end_s, own); });
     }
-    carried.push_back({terms.CarriedOf(state->limit, state->base.left()), 0});
+    carried.push_back({terms.CarriedOf(state->limit, std::max<int64_t>(0, state->base.left())), 0});
   }
   for (QuotaGrant& older : state->carried) {
     if (carried.size() == lasting) break;
@@ -254,7 +257,7 @@ int64_t WaitFor(const Limit& limit, const QuotaState& state, int64_t now_ns, int
 Decision Describe(const Limit& limit, const QuotaState& state, int64_t now_ns) {
   Decision d;
   d.limit = &limit;
-  d.used_units = limit.count() - AvailableOf(state);
+  d.used_units = limit.count() - LeftOf(state);
   const bool is_touched = SumOf(state, [](const QuotaGrant& grant) { return grant.spent; }) > 0;
   d.reset_after_ns = is_touched ? std::max<int64_t>(1, state.end_s * kSecond - now_ns) : 0;
   d.known_more_ns = d.reset_after_ns;
@@ -266,11 +269,12 @@ Decision Describe(const Limit& limit, const QuotaState& state, int64_t now_ns) {
 void SpendQuota(const QuotaTerms& terms, QuotaState* state, int64_t units) {
   state->used = std::min(state->used + units, kMostUsed);
   for (QuotaGrant* grant : OrderOf(terms, state)) {
-    const int64_t here = std::min(units, grant->left());
+    const int64_t here = std::clamp<int64_t>(grant->left(), 0, units);
     grant->spent += here;
     units -= here;
     if (units == 0) return;
   }
+  state->base.spent += units;  // what is owed
 }
 
 int64_t ForgottenAt(const QuotaTerms& terms, const QuotaState& state) {
@@ -297,12 +301,19 @@ Decision StepQuota(const Limit& limit, QuotaState* state, int64_t now_ns, int64_
   return d;
 }
 
-Decision StepQuotaUpTo(const Limit& limit, QuotaState* state, int64_t now_ns, int64_t cost,
-                       uint8_t* happened) {
-  QuotaState standing = *state;
-  BringForward(limit, &standing, now_ns);
-  const int64_t units = std::min(cost, AvailableOf(standing));
-  Decision d = StepQuota(limit, state, now_ns, units == 0 ? limit.beyond() : units, happened);
+Decision StepQuotaCharge(const Limit& limit, QuotaState* state, int64_t now_ns, int64_t cost,
+                         int64_t most_debt, uint8_t* happened) {
+  *happened = 0;
+  Decision d;
+  const bool behind = BringForward(limit, state, now_ns);
+  const int64_t most = std::min(LeftOf(*state) + most_debt, kMostUsed - state->used);
+  const int64_t units = std::clamp<int64_t>(most, 0, cost);
+  if (units > 0) {
+    SpendQuota(*limit.quota(), state, units);
+    *happened = NoteEvents(state);
+  }
+  d = Describe(limit, *state, now_ns);
+  d.behind = behind;
   d.SetCharged(units);
   return d;
 }
@@ -320,7 +331,9 @@ int64_t RefundQuota(const Limit& limit, QuotaState* state, int64_t now_ns, int64
   BringForward(limit, state, now_ns);
   const int64_t units = std::min(cost, state->used);
   state->used -= units;
-  int64_t left = units;
+  const int64_t owed = std::clamp<int64_t>(-state->base.left(), 0, units);
+  state->base.spent -= owed;
+  int64_t left = units - owed;
   const Order order = OrderOf(*limit.quota(), state);
   for (auto grant = order.rbegin(); grant != order.rend(); ++grant) {
     const int64_t back = std::min(left, (*grant)->spent);
@@ -393,7 +406,8 @@ QuotaStatus StatusOfQuota(const Limit& limit, QuotaState state, int64_t now_ns) 
   for (const QuotaTopUp& top_up : state.top_ups) status.topped_up += top_up.units;
   for (const QuotaGrant* grant : OrderOf(*limit.quota(), &state)) {
     if (grant->units == 0 && grant != &state.base) continue;
-    QuotaStatus::Grant shown{Kind::kBase, grant->units, grant->left(), state.end_s, 0};
+    const int64_t left = std::max<int64_t>(0, grant->left());
+    QuotaStatus::Grant shown{Kind::kBase, grant->units, left, state.end_s, 0};
     if (const auto age = static_cast<size_t>(grant - state.carried.data());
         grant >= state.carried.data() && age < state.carried.size()) {
       shown.kind = Kind::kCarried;
@@ -435,11 +449,11 @@ class Bytes {
     rest_.remove_prefix(static_cast<size_t>(width));
     return static_cast<int64_t>(value);
   }
-  QuotaGrant Grant() {
+  QuotaGrant Grant(int64_t most_owed = 0) {
     QuotaGrant grant;
     grant.units = Number(kUnitBytes);
     grant.spent = Number(kUnitBytes);
-    ok_ = ok_ && grant.spent <= grant.units && grant.units <= QuotaTopUp::kMostUnits;
+    ok_ = ok_ && grant.spent - grant.units <= most_owed && grant.units <= QuotaTopUp::kMostUnits;
     return grant;
   }
   bool ok() const { return ok_; }
@@ -495,7 +509,7 @@ std::optional<QuotaState> UnpackQuota(std::string_view packed) {
       ages > QuotaTerms::kMostPeriods) {
     return std::nullopt;
   }
-  state.base = bytes.Grant();
+  state.base = bytes.Grant(/*most_owed=*/kMostUsed);
   for (int64_t i = 0; i < ages; ++i) state.carried.push_back(bytes.Grant());
   int64_t sum = 0;
   while (bytes.ok() && !bytes.AtEnd()) {

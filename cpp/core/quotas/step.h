@@ -32,9 +32,9 @@ namespace tidegate {
 // it has no meaning. `happened` are the bits of the soft events that this charge caused.
 Decision StepQuota(const Limit& limit, QuotaState* state, int64_t now_ns, int64_t cost,
                    uint8_t* happened);
-// Like StepUpTo() in step.h.
-Decision StepQuotaUpTo(const Limit& limit, QuotaState* state, int64_t now_ns, int64_t cost,
-                       uint8_t* happened);
+// Like StepCharge() in step.h. What is owed is forgotten when the period ends.
+Decision StepQuotaCharge(const Limit& limit, QuotaState* state, int64_t now_ns, int64_t cost,
+                         int64_t most_debt, uint8_t* happened);
 // Like Peek() in step.h.
 Decision PeekQuota(const Limit& limit, QuotaState state, int64_t now_ns, int64_t cost);
 // Gives back units that were charged in this period, in reverse order of spending, to grants that

@@ -116,7 +116,9 @@ void Replayer::Run(const RequestColumns& requests, absl::Span<const ChargeColumn
     RunOne(requests, charges[0], from, to, state.cells.data(),
            [&](size_t at, CellState& cell, int64_t now_ns, int64_t cost) {
              BucketOutcome out;
-             StepBucket(limit, cell.w0, cell.w1, now_ns, cost, out);
+             if (!StepBucket(limit, cell.w0, cell.w1, now_ns, cost, out)) [[unlikely]] {
+               out = StepAhead(limit, cell.w0, cell.w1, now_ns, cost);
+             }
              if (out.allowed || out.behind) cell = {out.next_w0, out.next_w1};
              answers.Put(at, out.allowed, out.wait_ns, out.delay_ns, 0,
                          [&] { return RemainingOfBucket(limit, out.used_ns, out.used_fraction); });

@@ -26,7 +26,7 @@ class MemoryCells final : public MemoryStore {
   BoundLimit Bind(const Limit& limit, std::string_view scope) const override;
   Decision Hit(const Charge& charge, const Moment& moment) override;
   Decision Peek(const Charge& charge, const Moment& moment) override;
-  Decision ChargeUpTo(const Charge& charge, const Moment& moment) override;
+  Decision ChargeUsed(Op op, const Charge& charge, const Moment& moment) override;
   int64_t Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
   void Forget(const Charge& charge, const Moment& moment) override;
@@ -49,7 +49,7 @@ class MemoryCells final : public MemoryStore {
   // Defined in memory_quotas.cc.
   Decision HitQuota(const Charge& charge, const Fingerprint& key, const Moment& moment);
   Decision PeekAtQuota(const Charge& charge, const Fingerprint& key, const Moment& moment);
-  Decision ChargeQuotaUpTo(const Charge& charge, const Fingerprint& key, const Moment& moment);
+  Decision ChargeQuota(Op op, const Charge& charge, const Fingerprint& key, const Moment& moment);
   int64_t RefundToQuota(const Charge& charge, const Fingerprint& key, const Moment& moment);
   void ResetQuota(const Charge& charge, const Moment& moment);
   __attribute__((always_inline)) Gate::Pass Enter() { return Gate::Pass(gate_); }

@@ -34,10 +34,10 @@ Decision MemoryCells::PeekAtQuota(const Charge& charge, const Fingerprint& key,
   return QuotaCalls::Peek(At(*quotas_, key, charge, moment), charge, moment);
 }
 
-Decision MemoryCells::ChargeQuotaUpTo(const Charge& charge, const Fingerprint& key,
-                                      const Moment& moment) {
+Decision MemoryCells::ChargeQuota(Op op, const Charge& charge, const Fingerprint& key,
+                                  const Moment& moment) {
   const Gate::Pass pass(gate_);
-  return QuotaCalls::ChargeUpTo(At(*quotas_, key, charge, moment), charge, moment);
+  return QuotaCalls::ChargeUsed(At(*quotas_, key, charge, moment), op, charge, moment);
 }
 
 int64_t MemoryCells::RefundToQuota(const Charge& charge, const Fingerprint& key,

@@ -123,17 +123,17 @@ Decision MemoryCells::Peek(const Charge& charge, const Moment& moment) {
   return decision;
 }
 
-Decision MemoryCells::ChargeUpTo(const Charge& charge, const Moment& moment) {
+Decision MemoryCells::ChargeUsed(Op op, const Charge& charge, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   // Nothing will be charged, so no cell has to be made.
-  if (limit.capacity() == 0) return Store::ChargeUpTo(charge, moment);
+  if (limit.capacity() == 0) return Store::ChargeUsed(op, charge, moment);
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
-  if (HasCell(limit.algorithm())) return CellCalls::ChargeStateUpTo(*this, charge, key, moment);
-  if (!IsLog(limit.algorithm())) return ChargeQuotaUpTo(charge, key, moment);
+  if (HasCell(limit.algorithm())) return CellCalls::ChargeState(*this, op, charge, key, moment);
+  if (!IsLog(limit.algorithm())) return ChargeQuota(op, charge, key, moment);
   const Gate::Pass pass(gate_);
   return logs_->With(key, moment.now_ns, [&](InstantRing& ring) {
     if (moment.confirmed || !IsBehind(limit, ring, moment.now_ns)) {
-      return StepLogUpTo(limit, &ring, moment.now_ns, charge.cost);
+      return StepLogCharge(limit, &ring, moment.now_ns, charge.cost, MostDebt(op, limit));
     }
     Decision decision = PeekLog(limit, ring, moment.now_ns, 1);
     decision.SetCharged(0);
@@ -150,7 +150,9 @@ int64_t MemoryCells::Refund(const Charge& charge, const Moment& moment) {
   int64_t units = 0;
   const Gate::Pass pass(gate_);
   logs_->WithExisting(key, [&](InstantRing* ring) {
-    if (ring != nullptr) units = RefundLog(ring, moment.now_ns, charge.cost);
+    if (ring != nullptr) {
+      units = RefundLog(charge.limit->limit, ring, moment.now_ns, charge.cost);
+    }
   });
   return units;
 }

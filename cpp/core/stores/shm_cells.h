@@ -25,7 +25,7 @@ class ShmCells final : public ShmStore {
   BoundLimit Bind(const Limit& limit, std::string_view scope) const override;
   Decision Hit(const Charge& charge, const Moment& moment) override;
   Decision Peek(const Charge& charge, const Moment& moment) override;
-  Decision ChargeUpTo(const Charge& charge, const Moment& moment) override;
+  Decision ChargeUsed(Op op, const Charge& charge, const Moment& moment) override;
   int64_t Refund(const Charge& charge, const Moment& moment) override;
   void Reset(const Charge& charge, const Moment& moment) override;
   void Forget(const Charge& charge, const Moment& moment) override;
@@ -64,7 +64,7 @@ class ShmCells final : public ShmStore {
   auto WithQuota(const Charge& charge, const Moment& moment, Call call);
   Decision HitQuota(const Charge& charge, const Moment& moment);
   Decision PeekAtQuota(const Charge& charge, const Moment& moment);
-  Decision ChargeQuotaUpTo(const Charge& charge, const Moment& moment);
+  Decision ChargeQuota(Op op, const Charge& charge, const Moment& moment);
   int64_t RefundToQuota(const Charge& charge, const Moment& moment);
   void ResetQuota(const Charge& charge, const Moment& moment);
   void ForgetQuota(const Charge& charge, const Moment& moment);

@@ -22,9 +22,10 @@ Decision ShmCells::PeekAtQuota(const Charge& charge, const Moment& moment) {
                    [&](QuotaCells quota) { return QuotaCalls::Peek(quota, charge, moment); });
 }
 
-Decision ShmCells::ChargeQuotaUpTo(const Charge& charge, const Moment& moment) {
-  return WithQuota(charge, moment,
-                   [&](QuotaCells quota) { return QuotaCalls::ChargeUpTo(quota, charge, moment); });
+Decision ShmCells::ChargeQuota(Op op, const Charge& charge, const Moment& moment) {
+  return WithQuota(charge, moment, [&](QuotaCells quota) {
+    return QuotaCalls::ChargeUsed(quota, op, charge, moment);
+  });
 }
 
 int64_t ShmCells::RefundToQuota(const Charge& charge, const Moment& moment) {

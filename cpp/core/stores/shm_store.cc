@@ -145,14 +145,15 @@ Decision ShmCells::Peek(const Charge& charge, const Moment& moment) {
   return LogCells(table_, limit, key, [](const Table::Entry&) {}).Peek(moment, charge.cost);
 }
 
-Decision ShmCells::ChargeUpTo(const Charge& charge, const Moment& moment) {
+Decision ShmCells::ChargeUsed(Op op, const Charge& charge, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
-  // A log takes its places one by one, all or none: that is the default. A limit of 0 needs no
-  // cell.
-  if (IsLog(limit.algorithm()) || limit.capacity() == 0) return Store::ChargeUpTo(charge, moment);
-  if (!HasCell(limit.algorithm())) return ChargeQuotaUpTo(charge, moment);
+  // A limit of 0 needs no cell.
+  if (limit.capacity() == 0) return Store::ChargeUsed(op, charge, moment);
   const Fingerprint key = hasher_.Hash(charge.key, charge.limit->tag);
-  return CellCalls::ChargeStateUpTo(*this, charge, key, moment);
+  if (HasCell(limit.algorithm())) return CellCalls::ChargeState(*this, op, charge, key, moment);
+  if (!IsLog(limit.algorithm())) return ChargeQuota(op, charge, moment);
+  const auto entered = [&](const Table::Entry& entry) { Entered(entry, moment.now_ns); };
+  return LogCells(table_, limit, key, entered).Charge(moment, charge.cost, MostDebt(op, limit));
 }
 
 int64_t ShmCells::Refund(const Charge& charge, const Moment& moment) {

@@ -112,7 +112,7 @@ Decision Store::PeekAll(absl::Span<const Charge> plan, const Moment& moment, Out
   return verdict.get();
 }
 
-Decision Store::ChargeUpTo(const Charge& charge, const Moment& moment) {
+Decision Store::ChargeUsed(Op, const Charge& charge, const Moment& moment) {
   constexpr int kMostTries = 1000;
   for (int tries = 0;; ++tries) {
     Decision standing = Peek({charge.key, charge.limit, 1}, moment);
@@ -128,8 +128,8 @@ Decision Store::ChargeUpTo(const Charge& charge, const Moment& moment) {
   }
 }
 
-Decision Store::ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment) {
-  if (plan.size() == 1) return ChargeUpTo(plan[0], moment);
+Decision Store::ChargeAllUsed(Op op, absl::Span<const Charge> plan, const Moment& moment) {
+  if (plan.size() == 1) return ChargeUsed(op, plan[0], moment);
   // Peek first: otherwise, if one limit needs a confirmed reading, the call is made again and
   // charges the other limits twice.
   Decision standing = PeekAll(plan, moment, nullptr);
@@ -139,7 +139,7 @@ Decision Store::ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& momen
   }
   PlanVerdict verdict;
   for (size_t i = 0; i < plan.size(); ++i) {
-    verdict.Add(ChargeUpTo(plan[i], moment), static_cast<uint32_t>(i));
+    verdict.Add(ChargeUsed(op, plan[i], moment), static_cast<uint32_t>(i));
   }
   return verdict.get();
 }
@@ -166,8 +166,9 @@ std::optional<Decision> Store::Submit(Op op, absl::Span<const Charge> plan, int6
       return HitAll(plan, moment, now, outcomes);
     case Op::kPeek:
       return PeekAll(plan, moment, outcomes);
+    case Op::kCharge:
     case Op::kChargeUpTo:
-      return ChargeAllUpTo(plan, moment);
+      return ChargeAllUsed(op, plan, moment);
     case Op::kReset:
       for (const Charge& charge : plan) Reset(charge, moment);
       break;

@@ -29,7 +29,8 @@ struct CellCalls {
                                       BucketOutcome& out) {
     return [&limit, cost, &moment, &out ](uint64_t w0, uint64_t w1, uint64_t & next_w0,
                                           uint64_t & next_w1) __attribute__((always_inline)) {
-      StepBucket(limit, w0, w1, moment.now_ns, cost, out);
+      if (!StepBucket(limit, w0, w1, moment.now_ns, cost, out)) [[unlikely]]
+        out = StepAhead(limit, w0, w1, moment.now_ns, cost);
       next_w0 = out.next_w0;
       next_w1 = out.next_w1;
       return out.behind ? moment.confirmed : out.allowed;
@@ -57,8 +58,7 @@ struct CellCalls {
       Cell* const cell = table.FindNear(key, w0, w1);
       if (cell == nullptr) [[unlikely]]
         return false;
-      StepBucket(limit, w0, w1, now_ns, cost, out);
-      if (out.behind || store.IsTendingDue(now_ns)) [[unlikely]]
+      if (!StepBucket(limit, w0, w1, now_ns, cost, out) || store.IsTendingDue(now_ns)) [[unlikely]]
         return false;
       if (!out.allowed || Table::ReplaceWords(cell, w0, w1, out.next_w0, out.next_w1,
                                               limit.denominator() == 1)) [[likely]] {
@@ -123,8 +123,8 @@ struct CellCalls {
   }
 
   template <typename S>
-  static Decision ChargeStateUpTo(S& store, const Charge& charge, const Fingerprint& key,
-                                  const Moment& moment) {
+  static Decision ChargeState(S& store, Op op, const Charge& charge, const Fingerprint& key,
+                              const Moment& moment) {
     const Limit& limit = charge.limit->limit;
     Decision decision;
     Table::Entry entry;
@@ -135,7 +135,8 @@ struct CellCalls {
           [&] { return MarkOf(limit, std::max<int64_t>(decision.charged, 1)); },
           [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
             CellState next;
-            decision = StepUpTo(limit, {w0, w1}, moment.now_ns, charge.cost, &next);
+            decision =
+                StepCharge(limit, {w0, w1}, moment.now_ns, charge.cost, MostDebt(op, limit), &next);
             next_w0 = next.w0;
             next_w1 = next.w1;
             if (!decision.behind || moment.confirmed)

@@ -63,7 +63,109 @@ LogCells::View LogCells::Read(int64_t now_ns) const {
   if (marked != nullptr) view.mark = Table::MarkIn(marked->hi.load(std::memory_order_relaxed));
   std::sort(ends.begin(), ends.end());
   for (const int64_t end : ends) view.ring.PushBack(end, 1);
+  if (!ends.empty() && ends.back() - limit_.period_ns() > now_ns) [[unlikely]] {
+    view.ring.SetDebtCode(ReadDebtCode(now_ns));
+  }
   return view;
+}
+
+uint64_t LogCells::ReadDebtCode(int64_t now_ns) const {
+  Table::Slot slot;
+  const bool owes = table_.Find(KeyOf(cells_), &slot) && slot.state.w0 != 0 &&
+                    static_cast<int64_t>(slot.state.w0) > now_ns;
+  return owes ? slot.state.w1 : 0;
+}
+
+void LogCells::WriteDebtCode(int64_t newest, uint64_t code, int64_t now_ns) {
+  Table::Entry entry;
+  table_.Update(
+      KeyOf(cells_), now_ns, {.is_one = true}, entry, [] { return MarkOfRank(255 - kRankMark); },
+      [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
+        // Of two charges at once, either may be the last.
+        const bool owes = w0 != 0 && static_cast<int64_t>(w0) > now_ns;
+        next_w0 =
+            owes ? std::max(w0, static_cast<uint64_t>(newest)) : static_cast<uint64_t>(newest);
+        next_w1 = owes ? std::max(w1, code) : code;
+        return true;
+      });
+  if (entry.changed()) entered_(entry);
+}
+
+void LogCells::Clamp(const InstantRing& ring, int64_t now_ns) {
+  const int64_t most = LatestEnd(limit_, ring, now_ns);
+  const int64_t by = ring.debt_code() == 0 ? 0 : ring.newest() - most;
+  ForEach(by == 0 ? most : now_ns, [&](int64_t end) {
+    return by == 0 ? std::min(end, most) : end > now_ns ? end - by : end;
+  });
+}
+
+void LogCells::Shift(const InstantRing& ends, int64_t periods, int64_t part, int64_t now_ns) {
+  const bool later = part > 0;
+  const auto size = static_cast<int64_t>(ends.size());
+  // Those before the edge move once more, or those after it; and as many of those at the edge.
+  const int64_t edge = part == 0 ? 0 : ends[static_cast<size_t>(later ? part - 1 : size + part)];
+  const auto not_before = static_cast<int64_t>(ends.FirstAfter(edge - 1));
+  const auto after = static_cast<int64_t>(ends.FirstAfter(edge));
+  int64_t at_edge = part == 0 ? 0 : later ? part - not_before : after - (size + part);
+  const auto moved = [&](int64_t end) {
+    if (end <= now_ns) return end;
+    int64_t by = periods;
+    if (part != 0 && (end == edge ? at_edge-- > 0 : (end < edge) == later)) by += later ? 1 : -1;
+    return end + by * limit_.period_ns();
+  };
+  for (size_t i = 0; i < cells_; ++i) {
+    const Fingerprint key = KeyOf(i);
+    Table::Slot slot;
+    while (table_.Find(key, &slot)) {
+      const Pair pair = PairOf(slot.state.w0, slot.state.w1, HasOnePlace(i));
+      const int64_t before = at_edge;
+      const int64_t later_end = moved(pair.later);
+      const CellState next = StateOf({later_end, moved(pair.earlier)}, key);
+      if (next == slot.state || Table::Replace(slot, next)) break;
+      at_edge = before;
+    }
+  }
+}
+
+Decision LogCells::Charge(const Moment& moment, int64_t cost, int64_t most_debt) {
+  const int64_t now_ns = moment.now_ns;
+  for (int tries = 0;; ++tries) {
+    View view = Read(now_ns);
+    if (IsBehind(limit_, view.ring, now_ns)) {
+      if (!moment.confirmed) {
+        Decision decision = PeekLog(limit_, view.ring, now_ns, 1);
+        decision.SetCharged(0);
+        return decision;
+      }
+      Clamp(view.ring, now_ns);
+    }
+    const InstantRing before = Read(now_ns).ring;
+    const auto places = static_cast<int64_t>(before.size());
+    Decision decision = StepLogCharge(limit_, &view.ring, now_ns, cost, most_debt);
+    const int64_t in_room =
+        std::min(decision.charged, std::max<int64_t>(0, limit_.count() - places));
+    if (in_room > 0) {
+      const auto units = static_cast<uint64_t>(in_room);
+      const Mark mark = MarkOfLogAfter(view.mark, before.size(), units);
+      const int64_t end = now_ns + limit_.period_ns();
+      if (view.expired) ForEach(0, [now_ns](int64_t e) { return e > now_ns ? e : 0; });
+      if (!Take(before.empty() ? end : std::max(end, before.newest()), in_room, now_ns, view.free,
+                mark)) {
+        if (tries > 16) sched_yield();
+        if (tries < kMaxLogTries) continue;
+        decision.SetCharged(0);
+        return decision;
+      }
+      if (view.mark != 0 && view.mark != mark) Remark(mark);
+    }
+    if (const int64_t owed = decision.charged - in_room; owed > 0) {
+      WriteDebtCode(view.ring.newest(), view.ring.debt_code(), now_ns);
+      const InstantRing ends = Read(now_ns).ring;
+      const auto alive = static_cast<int64_t>(ends.size());
+      if (alive > 0) Shift(ends, owed / alive, owed % alive, now_ns);
+    }
+    return decision;
+  }
 }
 
 template <typename Change>
@@ -90,8 +192,7 @@ Decision LogCells::Hit(const Moment& moment, int64_t cost) {
     View view = Read(now_ns);
     if (IsBehind(limit_, view.ring, now_ns)) {
       if (!moment.confirmed) return PeekLog(limit_, view.ring, now_ns, cost);
-      const int64_t most = now_ns + limit_.period_ns();
-      ForEach(most, [most](int64_t end) { return std::min(end, most); });
+      Clamp(view.ring, now_ns);
     }
     Decision decision = StepLog(limit_, &view.ring, now_ns, cost);
     if (!decision.allowed) return decision;
@@ -179,19 +280,29 @@ int64_t LogCells::Move(int64_t end, int64_t to, int64_t most) {
 }
 
 int64_t LogCells::Refund(const Moment& moment, int64_t cost) {
-  const int64_t most = std::min(cost, limit_.count());
+  const InstantRing ends = Read(moment.now_ns).ring;
+  const int64_t owed = std::min(cost, OwedIn(limit_, ends, moment.now_ns, 0));
+  if (owed > 0) {
+    const auto alive = static_cast<int64_t>(ends.size());
+    Shift(ends, -(owed / alive), -(owed % alive), moment.now_ns);
+  }
+  const int64_t most = std::min(cost - owed, limit_.count());
   int64_t freed = 0;
   while (freed < most) {
     const InstantRing ring = Read(moment.now_ns).ring;
     if (ring.empty()) break;
     freed += Free(ring.newest(), most - freed);
   }
-  return freed;
+  return owed + freed;
 }
 
 int64_t LogCells::MoveLease(int64_t admitted_ns, int64_t to, const Moment& moment, int64_t cost) {
   const int64_t end = admitted_ns + limit_.period_ns();
   if (end <= moment.now_ns) return 0;
+  // While units are owed, those of the lease may have taken other ends.
+  if (to == 0 && OwedIn(limit_, Read(moment.now_ns).ring, moment.now_ns, 0) > 0) {
+    return Refund(moment, cost);
+  }
   const int64_t wanted = std::min(cost, limit_.count());
   int64_t moved = 0;
   while (moved < wanted) {
@@ -214,7 +325,7 @@ bool LogCells::Extend(int64_t admitted_ns, const Moment& moment, int64_t cost) {
 }
 
 void LogCells::Reset() {
-  for (size_t i = 0; i < cells_; ++i) {
+  for (size_t i = 0; i <= cells_; ++i) {
     const Fingerprint key = KeyOf(i);
     Table::Slot slot;
     while (table_.Find(key, &slot) && !Table::Replace(slot, {0, key.lo})) {

@@ -12,6 +12,10 @@
 // share their groups in the table, so that a look at them comes down to few cache lines. All of it
 // takes O(N).
 //
+// A key that owes has a further cell, with the newest end that a debt has given it and the code of
+// debt.h. It is read only if an end lies more than a period ahead. A charge that goes into debt
+// first writes that cell and then changes each place: one that is interrupted charges a part.
+//
 // Process-safe: at every instruction each cell holds only ends of admitted units.
 #ifndef TIDEGATE_SRC_TABLE_LOG_CELLS_H_
 #define TIDEGATE_SRC_TABLE_LOG_CELLS_H_
@@ -41,6 +45,8 @@ class LogCells {
 
   Decision Hit(const Moment& moment, int64_t cost);
   Decision Peek(const Moment& moment, int64_t cost) const;
+  // Like StepLogCharge() in log.h.
+  Decision Charge(const Moment& moment, int64_t cost, int64_t most_debt);
   int64_t Refund(const Moment& moment, int64_t cost);
   void Release(int64_t admitted_ns, const Moment& moment, int64_t cost);
   // Like ExtendLog() in log.h.
@@ -61,6 +67,13 @@ class LogCells {
   bool Take(int64_t end, int64_t cost, int64_t now_ns, size_t from, Mark mark);
   // Gives all cells of the key this mark.
   void Remark(Mark mark);
+  // Like InstantRing::Shift(); `ends` are those that count, in order.
+  void Shift(const InstantRing& ends, int64_t periods, int64_t part, int64_t now_ns);
+  // The cell with the code of a debt, which Read() puts into the ring.
+  uint64_t ReadDebtCode(int64_t now_ns) const;
+  void WriteDebtCode(int64_t newest, uint64_t code, int64_t now_ns);
+  // Moves ends that lie too far ahead back.
+  void Clamp(const InstantRing& ring, int64_t now_ns);
   // Gives at most `most` places with this end another one, 0 to free them; returns how many.
   int64_t Move(int64_t end, int64_t to, int64_t most);
   int64_t Free(int64_t end, int64_t most) { return Move(end, 0, most); }

@@ -60,6 +60,11 @@ struct Decision {
   // `allowed`.
   int64_t remaining() const;
 
+  // The units that are owed beyond the limit; also a part of a unit counts as one. Calls are
+  // refused until they are paid. While the clock that wrote the state is ahead of the one that
+  // reads it, the difference counts too.
+  int64_t debt() const;
+
   // The time until `remaining` grows by itself; 0 if the key is full. Computed on demand.
   int64_t more_after_ns() const;
 
@@ -72,10 +77,10 @@ struct Decision {
   // The value of more_after_ns() if it does not follow from these; else -1.
   int64_t known_more_ns = -1;
 
-  // The units that Limiter::ChargeUpTo() charged; kUnset in other decisions.
+  // The units that Limiter::ChargeInFull() or ChargeUpTo() charged; kUnset in other decisions.
   static constexpr int64_t kUnset = -1;
   int64_t charged = kUnset;
-  // Turns it into a decision of ChargeUpTo(), which refuses nothing.
+  // Turns it into a decision of these, which refuse nothing.
   void SetCharged(int64_t units) {
     allowed = true;
     retry_after_ns = delay_ns = 0;

@@ -9,6 +9,7 @@
 #define TIDEGATE_LIMIT_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,9 @@
 #include "absl/status/statusor.h"
 
 namespace tidegate {
+
+// Units of the window before that no sliding window can have, and so mark one that owes.
+inline constexpr int64_t kSlidingDebtMark = 0xfffffe00;
 
 enum class Algorithm : uint8_t {
   kTokenBucket,    // GCRA; `gcra` is its alias
@@ -57,6 +61,8 @@ enum class CarryOver : uint8_t {
 };
 
 struct LimitSpec {
+  static constexpr int64_t kNoBound = std::numeric_limits<int64_t>::max();
+
   int64_t count = 0;
   int64_t period_ns = 0;
   std::optional<int64_t> burst;  // buckets only; defaults to `count`
@@ -70,6 +76,9 @@ struct LimitSpec {
   // usage stays. Empty: the text identifies it.
   std::string id;
   CarryOver carry_over = CarryOver::kUnits;
+  // The most units that a key may owe beyond the capacity (Limiter::ChargeInFull()); kNoBound for
+  // no bound, unset for ten times the capacity.
+  std::optional<int64_t> max_debt;
   // The calendar of a quota, which determines its period; null for all other limits.
   std::shared_ptr<const QuotaTerms> quota;
 };
@@ -133,6 +142,10 @@ class Limit {
   // Whether it is counted but not enforced, to try a limit on real traffic.
   bool shadow() const { return spec_.shadow; }
 
+  // The most units that a key may owe beyond the capacity: what the spec says, as far as a state
+  // can hold it. 0 for concurrency limits, whose units are given back and never paid off by time.
+  int64_t max_debt() const { return max_debt_; }
+
   const std::string& id() const { return spec_.id; }
   // Distinguishes its usage from that of other limits of the same algorithm: the id and the period,
   // else the text.
@@ -164,7 +177,7 @@ class Limit {
   friend bool operator==(const Limit& a, const Limit& b) {
     return a.spec_.algorithm == b.spec_.algorithm && a.text_ == b.text_ && a.name_ == b.name_ &&
            a.rule_ == b.rule_ && a.spec_.shadow == b.spec_.shadow && a.spec_.id == b.spec_.id &&
-           a.spec_.carry_over == b.spec_.carry_over;
+           a.spec_.carry_over == b.spec_.carry_over && a.max_debt_ == b.max_debt_;
   }
 
  private:
@@ -179,6 +192,7 @@ class Limit {
   bool keeps_count_ = false;
   int64_t span_parts_ = 0;
   int64_t most_plain_cost_ = 0;
+  int64_t max_debt_ = 0;
   int64_t numerator_ = 0;
   int64_t denominator_ = 1;
   int64_t step_ns_ = 0;

@@ -47,9 +47,13 @@ class Limiter {
   // Like Hit(), but returns only whether the call may pass: the fastest call.
   bool Allow(std::string_view key, int64_t cost = 1);
   Decision Peek(std::string_view key, int64_t cost = 1);
-  // Charges each limit as much of `cost` as it has room for, and refuses nothing: for costs that
-  // are known afterwards. Decision::charged is the amount, the smallest of several limits. stats()
-  // does not count it as a decision.
+  // Charges each limit `cost`, and refuses nothing: for costs that are known afterwards. What finds
+  // no room is owed, and calls are refused until that is paid. Decision::charged is the amount, the
+  // smallest of several limits; it is less than `cost` if more would be owed than
+  // Limit::max_debt(), and stats() counts the rest as written off. stats() does not count it as a
+  // decision.
+  Decision ChargeInFull(std::string_view key, int64_t cost);
+  // The same, but charges each limit only as much as it has room for.
   Decision ChargeUpTo(std::string_view key, int64_t cost);
   // Like Peek(), for the first limit only, in the fallback of a shared store. Decision::limit is
   // the part of it that the fallback grants.
@@ -155,6 +159,8 @@ class Limiter {
   // The same inline, for hits.
   void CountOne(const Decision& decision, uint32_t rule);
   void CountOne(bool allowed);
+  // Counts the units of a ChargeInFull() that were not charged.
+  void CountWrittenOff(const Decision& decision, int64_t cost);
   // Counts calls that limits in shadow would have refused; `outcomes` begins with those of
   // limits().
   void CountShadow(absl::Span<const Decision> outcomes);
@@ -174,6 +180,7 @@ class Limiter {
   ThreadCounts counts_;
   // The refusals by each limit, if there are several limits or one is in shadow.
   std::vector<std::atomic<int64_t>> refused_;
+  std::atomic<int64_t> written_off_{0};
 };
 
 }  // namespace tidegate

@@ -105,7 +105,8 @@ class QuotaTerms {
   uint64_t serial_ = 0;  // a number that identifies the terms in caches
 };
 
-// Units that were granted at once; `left` of the `units` can still be spent.
+// Units that were granted at once; `left` of the `units` can still be spent. The base of a period
+// in which more was charged than granted (Limiter::ChargeInFull()) has spent more than its units.
 struct QuotaGrant {
   int64_t units = 0;
   int64_t spent = 0;

@@ -149,12 +149,12 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   int64_t Extend(absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment) override;
   Decision HitAll(absl::Span<const Charge> plan, const Moment& moment,
                   absl::FunctionRef<int64_t()> clock, Outcomes* outcomes) override;
-  Decision ChargeUpTo(const Charge& charge, const Moment& moment) override;
+  Decision ChargeUsed(Op op, const Charge& charge, const Moment& moment) override;
   // Both are errors while Redis does not answer: the fallback does not know what a key has.
   absl::StatusOr<QuotaStatus> StatusOf(const Charge& charge, const Moment& moment) override;
   absl::Status TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment) override;
   absl::Status BringForward(const Charge& charge, const Moment& moment) override;
-  Decision ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment) override;
+  Decision ChargeAllUsed(Op op, absl::Span<const Charge> plan, const Moment& moment) override;
   Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment,
                    Outcomes* outcomes) override;
   // For a plan whose keys share a hash slot. Only in Redis; does nothing if the breaker is open.

@@ -20,6 +20,12 @@
 // limit with another count reads it as the same number of units used, and in the lower half, beside
 // the fraction, how many periods the burst spans (Limit::span_parts()).
 //
+// The state of a key that owes (StepCharge()) is beyond its limit: the instant of a bucket lies
+// further ahead than the burst. A window that owes is the last one that the debt reaches: those
+// before it are full, so that each takes up to its count. w1 then says how far ahead that is
+// (algorithms/debt.h): as a code above kDebtShift, in a sliding window in place of the previous
+// units, above kSlidingDebtMark; a bucket with an id has as many periods in its span.
+//
 // Since w0 means the same for all of them, a table can reclaim cells without knowing their limits.
 // w0 == 0 is the fresh state; w1 then has no meaning.
 //
@@ -27,7 +33,8 @@
 // that wrote it ran ahead of this one. Up to kClockToleranceNs this is taken for the skew of
 // readers, and `now` can only refuse. Beyond it the clock went back, and the state is moved back to
 // the most usage that is possible at `now`, so that nobody is locked out for longer than a period
-// and no extra units are granted. Decision::behind means that this state is about to be written.
+// and what is owed, and no extra units are granted. Decision::behind means that this state is about
+// to be written.
 //
 // GCRA: ITU-T I.371; tat' = max(tat, now) + cost*T, refused iff
 // tat' - now > burst*T. T is an exact fraction here, so limits such as 7/second
@@ -54,9 +61,13 @@ struct CellState {
 Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
               CellState* next);
 
-// Charges as much of `cost` as there is room for, which is Decision::charged. Refuses nothing.
-Decision StepUpTo(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
-                  CellState* next);
+// Charges `cost`, and refuses nothing: what finds no room is owed, up to `most_debt` units in all.
+// Decision::charged is what was charged. `most_debt` is at most Limit::max_debt(); with 0 only as
+// much is charged as there is room for.
+Decision StepCharge(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
+                    int64_t most_debt, CellState* next);
+// The bits of w1 from this one on are a code in buckets and fixed windows.
+inline constexpr int kDebtShift = 54;
 
 // Gives `cost` units back, never beyond what a fresh state has.
 CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost);
@@ -71,7 +82,7 @@ Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns, int64_
 // which a caller that inlines it keeps in registers; MakeDecision() turns them into a Decision.
 struct BucketOutcome {
   bool allowed = false;
-  bool behind = false;
+  bool behind = false;  // only by StepAhead()
   int64_t wait_ns = 0;
   int64_t delay_ns = 0;
   int64_t used_ns = 0;
@@ -80,16 +91,18 @@ struct BucketOutcome {
   uint64_t next_w0 = 0;
   uint64_t next_w1 = 0;
 };
-void StepBucket(const Limit& limit, uint64_t w0, uint64_t w1, int64_t now_ns, int64_t cost,
+// Returns false for a state that owes or lies too far ahead, for which StepAhead() decides.
+bool StepBucket(const Limit& limit, uint64_t w0, uint64_t w1, int64_t now_ns, int64_t cost,
                 BucketOutcome& out);
+BucketOutcome StepAhead(const Limit& limit, uint64_t w0, uint64_t w1, int64_t now_ns, int64_t cost);
 Decision MakeDecision(const Limit& limit, const BucketOutcome& outcome, int64_t at_ns = 0);
 
 // Whole units that a bucket has left: floor((burst*T - used) / T).
 int64_t RemainingOfBucket(const Limit& limit, int64_t used_ns, int64_t used_fraction);
 int64_t RemainingInParts(const Limit& limit, int64_t used_ns, int64_t used_fraction);
 
-// The step of a fixed window, inline, for the usual state: one of the window that contains `now`.
-// Returns false for any other state, which needs Step().
+// The step of a fixed window, inline, for the usual state: one of the window that contains `now`,
+// whose units are within the count. Returns false for any other state, which needs Step().
 struct WindowOutcome {
   bool allowed = false;
   int64_t wait_ns = 0;
@@ -110,7 +123,7 @@ inline bool IsWithinBurst(const Limit& limit, int64_t cost) {
   return cost == 1 || cost <= limit.burst();
 }
 
-__attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64_t w0, uint64_t w1,
+__attribute__((always_inline)) inline bool StepBucket(const Limit& limit, uint64_t w0, uint64_t w1,
                                                       int64_t now_ns, int64_t cost,
                                                       BucketOutcome& out) {
   const auto now = static_cast<uint64_t>(now_ns);
@@ -124,11 +137,8 @@ __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64
     used_fraction = static_cast<int64_t>(w1);
     const int64_t ahead = used_ns - limit.depth_ns();
     if (ahead > kClockToleranceNs ||
-        (ahead == kClockToleranceNs && used_fraction > limit.depth_fraction())) [[unlikely]] {
-      out.behind = true;
-      used_ns = limit.depth_ns();
-      used_fraction = limit.depth_fraction();
-    }
+        (ahead == kClockToleranceNs && used_fraction > limit.depth_fraction())) [[unlikely]]
+      return false;
   }
   out.allowed = false;
   out.delay_ns = 0;
@@ -144,6 +154,9 @@ __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64
     if (after_fraction >= limit.denominator()) {
       after_fraction -= limit.denominator();
       ++after_ns;
+      // The code of a debt makes the fraction larger than any sum of two.
+      if (after_fraction >= limit.denominator()) [[unlikely]]
+        return false;
     }
     if (after_ns < limit.depth_ns() ||
         (after_ns == limit.depth_ns() && after_fraction <= limit.depth_fraction())) [[likely]] {
@@ -157,6 +170,8 @@ __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64
     } else {
       out.wait_ns = after_ns - limit.depth_ns() + (after_fraction > limit.depth_fraction());
     }
+  } else if (used_fraction >> kDebtShift != 0) {
+    return false;
   }
   out.used_ns = used_ns;
   out.used_fraction = used_fraction;
@@ -169,6 +184,7 @@ __attribute__((always_inline)) inline void StepBucket(const Limit& limit, uint64
     out.next_w0 = 1;
     out.next_w1 = 0;
   }
+  return true;
 }
 
 inline int64_t RemainingOfBucket(const Limit& limit, int64_t used_ns, int64_t used_fraction) {
@@ -187,6 +203,8 @@ __attribute__((always_inline)) inline bool StepInWindow(const Limit& limit, cons
   }
   const auto used = static_cast<int64_t>(state.w1);
   out.allowed = cost <= limit.count() - used;
+  if (!out.allowed && used > limit.count()) [[unlikely]]
+    return false;
   out.used_units = out.allowed ? used + cost : used;
   out.wait_ns = out.allowed ? 0 : cost > limit.count() ? Decision::kNever : left_ns;
   return true;

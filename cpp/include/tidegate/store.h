@@ -60,8 +60,24 @@ enum class Verdict : uint8_t { kRefused, kAllowed, kUnconfirmed };
 // an allowed one, even if the plan was refused and nothing was charged.
 using Outcomes = absl::InlinedVector<Decision, 4>;
 
-enum class Op : uint8_t { kHit, kPeek, kRefund, kRelease, kReset, kChargeUpTo, kExtend, kForget };
-inline bool IsDecision(Op op) { return op == Op::kHit || op == Op::kPeek || op == Op::kChargeUpTo; }
+enum class Op : uint8_t {
+  kHit,
+  kPeek,
+  kRefund,
+  kRelease,
+  kReset,
+  kChargeUpTo,
+  kExtend,
+  kForget,
+  kCharge,
+};
+// Whether it charges what has been used, and refuses nothing.
+inline bool IsOfUsed(Op op) { return op == Op::kCharge || op == Op::kChargeUpTo; }
+inline bool IsDecision(Op op) { return op == Op::kHit || op == Op::kPeek || IsOfUsed(op); }
+// The most units that may be owed after such an operation.
+inline int64_t MostDebt(Op op, const Limit& limit) {
+  return op == Op::kCharge ? limit.max_debt() : 0;
+}
 
 struct StoreStats {
   int64_t degraded = 0;        // decisions made without the shared store
@@ -124,13 +140,15 @@ class Store {
   virtual absl::Status TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment);
   virtual absl::Status BringForward(const Charge& charge, const Moment& moment);
 
-  // Charges as much of the cost as there is room for and refuses nothing; Decision::charged is the
-  // amount. The default peeks at the room, charges that much, and repeats this if another caller
-  // was faster. A state that lies too far ahead is charged only after that is confirmed.
-  virtual Decision ChargeUpTo(const Charge& charge, const Moment& moment);
-  // The same for several limits, each as far as it has room itself. Decision::charged is the
-  // smallest charge of an enforced limit.
-  virtual Decision ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment);
+  // Charges the cost and refuses nothing: with kCharge what finds no room is owed, as far as
+  // Limit::max_debt() allows; with kChargeUpTo only as much is charged as there is room for.
+  // Decision::charged is the amount. The default charges no more than the room: it peeks at it,
+  // charges that much, and repeats this if another caller was faster. A state that lies too far
+  // ahead is charged only after that is confirmed.
+  virtual Decision ChargeUsed(Op op, const Charge& charge, const Moment& moment);
+  // The same for several limits, each for itself. Decision::charged is the smallest charge of an
+  // enforced limit.
+  virtual Decision ChargeAllUsed(Op op, absl::Span<const Charge> plan, const Moment& moment);
 
   // Charges several limits, all or none. The binding limit is the one that refused with the longest
   // wait, else the one with the least room left. A limit in shadow (Limit::shadow()) never refuses

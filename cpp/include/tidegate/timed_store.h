@@ -21,6 +21,7 @@ struct LimiterStats {
   int64_t denied = 0;
   int64_t denied_in_shadow = 0;  // refusals by limits in shadow, whose calls passed
   StoreStats store;
+  int64_t written_off = 0;  // units of charges that would have made a key owe too much
 };
 
 // Makes calls at an instant of the clock. If a state lies too far ahead of that instant, the clock
@@ -43,8 +44,8 @@ class TimedStore {
   int64_t SystemNowNs() const { return system_.Now() + clock_shift_.ns(); }
 
   // Makes the call `op`, and waits for its answer.
-  // - kHit, kPeek and kChargeUpTo decide the plan. `outcomes`, which may be null, gets the decision
-  //   of each charge, numbered by Decision::rule; for kChargeUpTo it must be null.
+  // - kHit, kPeek, kCharge and kChargeUpTo decide the plan. `outcomes`, which may be null, gets the
+  //   decision of each charge, numbered by Decision::rule; for the last two it must be null.
   // - kRefund and kRelease give the plan back. With `hit`, the decision that charged it, each
   // charge
   //   goes back where that decision says it was charged, and nowhere else. Without it, units that

@@ -116,6 +116,8 @@ PyObject* GetCharged(PyObject* self, void*) {
   return PyLong_FromLongLong(charged);
 }
 
+PyObject* GetDebt(PyObject* self, void*) { return PyLong_FromLongLong(Of(self).debt()); }
+
 PyObject* GetOutcomes(PyObject* self, void*) {
   const auto& object = *reinterpret_cast<DecisionObject*>(self);
   PlanOutcomes* const outcomes = object.outcomes;
@@ -170,7 +172,12 @@ PyGetSetDef getters[] = {
     {"_policy", GetPolicy, nullptr, "The name of the limit that binds in header fields.", nullptr},
     {"_limit", GetBinding, nullptr, "The limit that binds.", nullptr},
     {"charged", GetCharged, nullptr,
-     "The units that Limiter.charge_up_to() charged; None in decisions of other calls.", nullptr},
+     "The units that charge() or charge_up_to() charged; None in decisions of other calls.",
+     nullptr},
+    {"debt", GetDebt, nullptr,
+     "The units that the key owes beyond the limit that binds: calls are refused until they are\n"
+     "paid. A part of a unit counts as one.",
+     nullptr},
     {"_index", GetIndex, nullptr, "The index of the limit of the plan that binds.", nullptr},
     {"degraded", GetDegraded, nullptr, "Whether the decision was made without the shared store.",
      nullptr},

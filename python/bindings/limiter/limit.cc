@@ -89,10 +89,24 @@ LimitSpec Defaults(const py::handle& burst, const py::handle& algorithm, const p
   return spec;
 }
 
+// Units, or math.inf for no bound.
+int64_t MaxDebtFrom(const py::handle& debt) {
+  if (PyFloat_Check(debt.ptr()) && std::isinf(PyFloat_AS_DOUBLE(debt.ptr())) &&
+      PyFloat_AS_DOUBLE(debt.ptr()) > 0) {
+    return LimitSpec::kNoBound;
+  }
+  const py::object number = IntFrom(debt.ptr(), "the max_debt", "an int from 0 up, or math.inf");
+  if (!number) throw py::error_already_set();
+  int overflow = 0;
+  const int64_t units = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  return overflow > 0 ? LimitSpec::kNoBound : overflow < 0 ? -1 : units;
+}
+
 [[noreturn]] void ThrowUnknown(const py::kwargs& unknown) {
   const py::str name = py::str(unknown.begin()->first);
   py::list options;
-  for (const char* option : {"limit", "period", "burst", "algorithm", "name", "shadow", "id"}) {
+  for (const char* option :
+       {"limit", "period", "burst", "algorithm", "name", "shadow", "id", "max_debt"}) {
     options.append(option);
   }
   const py::list near =
@@ -101,12 +115,12 @@ LimitSpec Defaults(const py::handle& burst, const py::handle& algorithm, const p
       near.empty() ? "" : " (here it is " + std::string(py::str(near[0])) + "=)";
   Throw(Error::kArgumentType,
         "Limit() got the unknown option " + std::string(name) + meant +
-            "; expected limit=, period=, burst=, algorithm=, name=, shadow= and id=");
+            "; expected limit=, period=, burst=, algorithm=, name=, shadow=, id= and max_debt=");
 }
 
 Limit Make(const py::object& limit, const py::object& period, const py::object& burst,
            const py::object& algorithm, const py::object& name, const py::object& shadow,
-           const py::object& id, const py::kwargs& unknown) {
+           const py::object& id, const py::object& max_debt, const py::kwargs& unknown) {
   if (!unknown.empty()) ThrowUnknown(unknown);
   LimitSpec spec = Defaults(burst, algorithm, name);
   if (!id.is_none()) spec.id = NameFrom(id, "the id");
@@ -114,6 +128,7 @@ Limit Make(const py::object& limit, const py::object& period, const py::object& 
     Throw(Error::kArgumentType, "shadow is " + Shown(shadow.ptr()) + "; expected True or False");
   }
   spec.shadow = shadow.ptr() == Py_True;
+  if (!max_debt.is_none()) spec.max_debt = MaxDebtFrom(max_debt);
   if (PyUnicode_Check(limit.ptr())) {
     if (!period.is_none()) {
       Throw(Error::kConfiguration, "the limit " + Shown(limit.ptr()) +
@@ -146,6 +161,14 @@ bool HasName(const Limit& limit) {
   return !limit.spec().name.empty() && limit.name() != limit.ToString();
 }
 
+// The argument max_debt that makes an equal limit.
+py::object GivenMaxDebt(const Limit& limit) {
+  const std::optional<int64_t>& given = limit.spec().max_debt;
+  if (!given.has_value()) return py::none();
+  if (*given == LimitSpec::kNoBound) return py::float_(HUGE_VAL);
+  return py::int_(*given);
+}
+
 // Raises the error for arguments that Make() does not accept.
 std::shared_ptr<Limit> RefuseArguments(const py::args& args, const py::kwargs& options) {
   std::string given = py::repr(args).cast<std::string>();
@@ -153,7 +176,7 @@ std::shared_ptr<Limit> RefuseArguments(const py::args& args, const py::kwargs& o
   Throw(Error::kArgumentType,
         "Limit() was given " + given +
             "; expected Limit('100/minute') or Limit(100, 60.0), with burst=, algorithm=, name=, "
-            "shadow= and id=");
+            "shadow=, id= and max_debt=");
 }
 
 constexpr const char* kAboutLimits = R"(How many units may pass in what time, by which algorithm.
@@ -167,6 +190,8 @@ with ``quota`` is a quota: see ``tidegate.quotas.Quota``. `name`: 1 to 200 print
 A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
 refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` identifies its usage
 instead of its text: when the number of such a limit changes, what was used stays.
+`max_debt` is the most units that a key may owe after Limiter.charge(): ten times the capacity
+unless given, math.inf for no bound.
 
 Immutable; equal and hashed by value. Raises ConfigurationError for invalid arguments.)";
 
@@ -180,8 +205,9 @@ void RegisterLimit(py::module_& m) {
       .def(py::init(&Make), py::arg("limit") = py::none(), py::arg("period") = py::none(),
            py::kw_only(), py::arg("burst") = py::none(), py::arg("algorithm") = token_bucket,
            py::arg("name") = py::none(), py::arg("shadow") = false, py::arg("id") = py::none(),
+           py::arg("max_debt") = py::none(),
            "__init__(self, limit, period=None, *, burst=None, algorithm='token-bucket', "
-           "name=None, shadow=False, id=None)\n--\n\nSee the class.")
+           "name=None, shadow=False, id=None, max_debt=None)\n--\n\nSee the class.")
       .def(py::init(&RefuseArguments))
       .def_property_readonly("count", &Limit::count, "Units in a period.")
       .def_property_readonly(
@@ -206,6 +232,8 @@ void RegisterLimit(py::module_& m) {
           "The id that identifies the limit's usage; None if its text does.")
       .def_property_readonly("shadow", &Limit::shadow,
                              "Whether the limit is counted but not enforced.")
+      .def_property_readonly("max_debt", &Limit::max_debt,
+                             "The most units that a key may owe beyond the capacity.")
       .def("__str__", &Limit::ToString)
       .def("__repr__",
            [](const Limit& l) {
@@ -218,6 +246,10 @@ void RegisterLimit(py::module_& m) {
              }
              if (!l.id().empty()) text += ", id=" + py::repr(py::str(l.id())).cast<std::string>();
              if (l.shadow()) text += ", shadow=True";
+             if (const auto& debt = l.spec().max_debt; debt.has_value()) {
+               const bool bound = *debt != LimitSpec::kNoBound;
+               text += ", max_debt=" + (bound ? std::to_string(*debt) : "math.inf");
+             }
              return text + ")";
            })
       .def("__eq__",
@@ -229,7 +261,8 @@ void RegisterLimit(py::module_& m) {
       .def("__hash__",
            [](const Limit& l) {
              return py::hash(py::make_tuple(l.ToString(), l.name(), l.rule(),
-                                            static_cast<int>(l.algorithm()), l.shadow(), l.id()));
+                                            static_cast<int>(l.algorithm()), l.shadow(), l.id(),
+                                            l.max_debt()));
            })
       .def("__reduce__", [](const py::object& self) {
         const auto& l = self.cast<const Limit&>();
@@ -239,7 +272,7 @@ void RegisterLimit(py::module_& m) {
         if (l.rule() != l.name()) rule = py::str(l.rule());
         return py::make_tuple(py::module_::import("tidegate.limiter.limit").attr("_restore"),
                               py::make_tuple(l.ToString(), AlgorithmName(l.algorithm()), name,
-                                             l.shadow(), self.attr("id"), rule));
+                                             l.shadow(), self.attr("id"), rule, GivenMaxDebt(l)));
       });
   m.def("limit_of_rule", &Limit::WithRule, py::arg("limit"), py::arg("rule"));
   m.def(

@@ -149,8 +149,9 @@ py::dict DictOf(const LimiterStats& stats) {
   const StoreStats& store = stats.store;
   return py::dict(py::arg("allowed") = stats.allowed, py::arg("denied") = stats.denied,
                   py::arg("denied_in_shadow") = stats.denied_in_shadow,
-                  py::arg("degraded") = store.degraded, py::arg("errors") = store.errors,
-                  py::arg("keys") = store.keys, py::arg("evictions") = store.evictions,
+                  py::arg("written_off") = stats.written_off, py::arg("degraded") = store.degraded,
+                  py::arg("errors") = store.errors, py::arg("keys") = store.keys,
+                  py::arg("evictions") = store.evictions,
                   py::arg("evicted_live") = store.evicted_live,
                   py::arg("script_errors") = store.script_errors,
                   py::arg("denied_locally") = store.denied_locally,
@@ -262,11 +263,12 @@ py::object Peek(const py::object& self, const py::object& key, const py::object&
   return py::reinterpret_steal<py::object>(NewDecision(decision, self.ptr()));
 }
 
-py::object ChargeUpTo(const py::object& self, const py::object& key, const py::object& cost) {
+template <Decision (Limiter::*charge)(std::string_view, int64_t)>
+py::object ChargeUsed(const py::object& self, const py::object& key, const py::object& cost) {
   Limiter& limiter = Checked(self.cast<PyLimiter&>());
   const KeyView view = KeyFrom(key);
   const int64_t units = CostFrom(cost);
-  const Decision decision = Run(limiter, [&] { return limiter.ChargeUpTo(view.view(), units); });
+  const Decision decision = Run(limiter, [&] { return (limiter.*charge)(view.view(), units); });
   return py::reinterpret_steal<py::object>(NewDecision(decision, self.ptr()));
 }
 
@@ -295,6 +297,7 @@ void RegisterLimiter(py::module_& m) {
   m.attr("RELEASE") = static_cast<int>(Op::kRelease);
   m.attr("RESET") = static_cast<int>(Op::kReset);
   m.attr("FORGET") = static_cast<int>(Op::kForget);
+  m.attr("CHARGE") = static_cast<int>(Op::kCharge);
   m.attr("CHARGE_UP_TO") = static_cast<int>(Op::kChargeUpTo);
   py::options options;
   options.disable_function_signatures();  // those below are read by inspect.signature()
@@ -306,15 +309,14 @@ void RegisterLimiter(py::module_& m) {
            "peek(self, key, cost=1)\n--\n\n"
            "The decision that a hit of `cost` would get now, with `remaining` and `reset_after`\n"
            "as they are without it. Charges nothing.")
-      .def(
-          "charge_up_to", &ChargeUpTo, py::arg("key"), py::arg("cost"),
-          "charge_up_to(self, key, cost)\n--\n\n"
-          "Charges as much of `cost` to `key` as there is room for, and refuses nothing.\n\n"
-          "It is for a cost that is known only afterwards, such as the tokens of an answer beyond\n"
-          "those charged before. The decision describes the limits after the charge, and its\n"
-          "`charged` is the number of units charged. Of several limits each is charged as much\n"
-          "as it has room for itself, and `charged` is the smallest of these charges. With Redis\n"
-          "it is one round trip.")
+      .def("charge", &ChargeUsed<&Limiter::ChargeInFull>, py::arg("key"), py::arg("cost"),
+           "charge(self, key, cost)\n--\n\n"
+           "Charges all of `cost` to `key`, and refuses nothing: what finds no room is owed.")
+      .def("charge_up_to", &ChargeUsed<&Limiter::ChargeUpTo>, py::arg("key"), py::arg("cost"),
+           "charge_up_to(self, key, cost)\n--\n\n"
+           "Like charge(), but charges only as much of `cost` as there is room for.\n\n"
+           "Of several limits each is charged as much as it has room for itself, and `charged` is\n"
+           "the smallest of these charges.")
       .def(
           "reset",
           [](PyLimiter& self, const py::object& key) {

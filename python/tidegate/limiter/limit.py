@@ -104,6 +104,7 @@ def _restore(
     shadow: bool,
     id: str | None,
     rule: str | None,
+    max_debt: float | None = None,
 ) -> Limit:
-    limit = Limit(text, algorithm=algorithm, name=name, shadow=shadow, id=id)
+    limit = Limit(text, algorithm=algorithm, name=name, shadow=shadow, id=id, max_debt=max_debt)
     return limit if rule is None else _core.limit_of_rule(limit, rule)

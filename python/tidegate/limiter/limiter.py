@@ -14,6 +14,7 @@ from tidegate._errors import (
 )
 from tidegate.limiter.base import BaseLimiter
 from tidegate.limiter.clock import ManualClock
+from tidegate.limiter.debt import WriteOffs
 from tidegate.limiter.limit import as_limits, distinct
 from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.limiter.storage.hints import OF_LIMITERS
@@ -85,6 +86,7 @@ class KeyLimiter(_core.Limiter, BaseLimiter):
         self._loops = _loops_for(self._storage)
         self._clock = clock
         self._room = WaitingRoom()
+        self._write_offs = WriteOffs()
         super().__init__(list(self._limits), self._storage, clock, scope)
         leases = [limit.period_ns for limit in self._limits if limit.algorithm == "concurrency"]
         self._has_leases = bool(leases)
@@ -125,6 +127,23 @@ class KeyLimiter(_core.Limiter, BaseLimiter):
         return (
             self.peek(key, cost) if loops is None else await loops.run(self, loops.PEEK, key, cost)
         )
+
+    def charge(self, key: Key, cost: int) -> Decision:
+        """Charges all of `cost` to `key`, and refuses nothing: for a cost that is known afterwards.
+
+        What finds no room is owed, and calls are refused until it is paid: see Decision.debt. What
+        would exceed the limit's `max_debt` is written off, which Stats.written_off counts. The
+        decision describes the limits after the charge, and its `charged` is the number of units
+        charged, the smallest of several limits. With Redis it is one round trip.
+        """
+        return self._write_offs.seen(super().charge(key, cost), cost)
+
+    async def charge_async(self, key: Key, cost: int) -> Decision:
+        """Like charge(), without blocking the event loop."""
+        loops = self._loops
+        if loops is None:
+            return self.charge(key, cost)
+        return self._write_offs.seen(await loops.run(self, loops.CHARGE, key, cost), cost)
 
     async def charge_up_to_async(self, key: Key, cost: int) -> Decision:
         """Like charge_up_to(), without blocking the event loop."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Protocol
 from weakref import WeakKeyDictionary
 
 from tidegate import _core
-from tidegate._core import CHARGE_UP_TO, FORGET, HIT, PEEK, REFUND, RELEASE, RESET
+from tidegate._core import CHARGE, CHARGE_UP_TO, FORGET, HIT, PEEK, REFUND, RELEASE, RESET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ) -> Decision | asyncio.Future[Any] | None: ...
         def hit(self, key: str | bytes, cost: int = 1) -> Decision: ...
         def peek(self, key: str | bytes, cost: int = 1) -> Decision: ...
+        def charge(self, key: str | bytes, cost: int) -> Decision: ...
         def charge_up_to(self, key: str | bytes, cost: int) -> Decision: ...
         def refund(
             self, key: str | bytes, cost: int = 1, *, decision: Decision | None = None
@@ -156,6 +157,8 @@ def _blocking(
         return functools.partial(limiter.forget, key)
     if op == REFUND:
         return functools.partial(limiter.refund, key, cost, decision=hit)
+    if op == CHARGE:
+        return functools.partial(limiter.charge, key, cost)
     if op == CHARGE_UP_TO:
         return functools.partial(limiter.charge_up_to, key, cost)
     return functools.partial(limiter.hit if op == HIT else limiter.peek, key, cost)
@@ -206,7 +209,7 @@ class AsyncBridge:
     """The calls that keep event loops free while a store decides."""
 
     HIT, PEEK, REFUND, RELEASE, RESET = HIT, PEEK, REFUND, RELEASE, RESET
-    CHARGE_UP_TO, FORGET = CHARGE_UP_TO, FORGET
+    CHARGE, CHARGE_UP_TO, FORGET = CHARGE, CHARGE_UP_TO, FORGET
     running_loop = staticmethod(running_loop)
     begin = staticmethod(begin)
     run = staticmethod(run)

@@ -8,8 +8,8 @@ __all__ = ["Stats"]
 
 
 class Stats(NamedTuple):
-    """Counters since the limiter and its store were made; all but `allowed`, `denied`
-    and `denied_in_shadow` are the store's, of all limiters that share it."""
+    """Counters since the limiter and its store were made; all but `allowed`, `denied`,
+    `denied_in_shadow` and `written_off` are the store's, of all limiters that share it."""
 
     allowed: int
     """Calls that this limiter let through, including those that were refunded."""
@@ -37,3 +37,5 @@ class Stats(NamedTuple):
     """Whether it is open now."""
     denied_in_shadow: int = 0
     """Calls that limits in shadow would have refused, counted once for each such limit."""
+    written_off: int = 0
+    """Units of charge() beyond what a key may owe (`max_debt`)."""

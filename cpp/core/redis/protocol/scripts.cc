@@ -87,6 +87,8 @@ bool IsDeletion(const Request& request) {
           std::none_of(request.plan.begin(), request.plan.end(), is_quota));
 }
 
+bool IsOfUsed(const Request& request) { return request.op == "charge"; }
+
 // The arguments that the head of lua/quota.lua lists.
 void AppendQuota(Words* words, const Request& request, const Charge& charge) {
   const Limit& limit = charge.limit->limit;
@@ -99,25 +101,39 @@ void AppendQuota(Words* words, const Request& request, const Charge& charge) {
 void AppendLimit(Words* words, const Request& request, const Charge& charge) {
   const Limit& limit = charge.limit->limit;
   const size_t part = PartOf(limit);
+  const int64_t debt = request.owes ? limit.max_debt() : 0;
   words->Add(kParts[part].name);
   if (part == 0) {
     words->AddInstant(limit.depth_ns());
     words->Add(limit.depth_fraction());
     words->Add(limit.denominator());
-    // charge_up_to has the units wanted, each of which costs T, in place of `never`.
-    const bool up_to = request.op == "charge_up_to";
-    words->Add(up_to ? std::min(charge.cost, limit.burst()) : charge.cost > limit.burst() ? 1 : 0);
+    // `charge` has the units wanted, each of which costs T, in place of `never`.
+    const bool of_used = IsOfUsed(request);
+    words->Add(of_used                       ? std::min(charge.cost, limit.burst() + debt)
+               : charge.cost > limit.burst() ? 1
+                                             : 0);
     const bool gives_back = request.op == "refund" || request.op == "release";
-    const int64_t most = limit.keeps_count() && gives_back ? Limit::kMaxKeptCount : limit.burst();
-    const Interval interval = CostInterval(limit, up_to ? 1 : std::min(charge.cost, most));
+    const int64_t back =
+        limit.keeps_count() ? Limit::kMaxKeptCount : limit.burst() + limit.max_debt();
+    const int64_t most = gives_back ? back : limit.burst();
+    const Interval interval = CostInterval(limit, of_used ? 1 : std::min(charge.cost, most));
     words->AddInstant(interval.ns);
     words->Add(interval.fraction);
     words->Add(limit.keeps_count() ? limit.count() : 0);
     words->AddInstant(limit.keeps_count() ? limit.period_ns() : 0);
     words->Add(limit.span_parts());
+    if (of_used) {
+      const Interval all = CostInterval(limit, limit.burst() + debt);
+      words->AddInstant(all.ns);
+      words->Add(all.fraction);
+    }
     return;
   }
-  if (part == 4) return AppendQuota(words, request, charge);
+  if (part == 4) {
+    AppendQuota(words, request, charge);
+    if (IsOfUsed(request)) words->Add(debt);
+    return;
+  }
   words->AddInstant(limit.period_ns());
   if (part == 1) {
     const int64_t months = limit.calendar() == Calendar::kNone   ? 0
@@ -129,8 +145,12 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
   // A refund of more than the count is cut to it, unless a limit with another number may have
   // charged more; scripts are exact only below 2^53.
   const bool charges = request.op != "refund" && request.op != "release";
-  words->Add(std::min(charge.cost, charges ? limit.count() + 1 : Limit::kMaxCount));
+  const int64_t most = !charges   ? Limit::kMaxCount
+                       : debt > 0 ? std::min(limit.count() + debt, Limit::kMaxCount)
+                                  : limit.count() + 1;
+  words->Add(std::min(charge.cost, most));
   if (part == 3) words->AddInstant(request.admitted_ns);
+  if (IsOfUsed(request)) words->Add(debt);
 }
 
 CellState CellOf(const Limit& limit, const std::array<int64_t, 6>& state) {
@@ -142,6 +162,8 @@ CellState CellOf(const Limit& limit, const std::array<int64_t, 6>& state) {
   }
   if (limit.algorithm() == Algorithm::kSlidingWindow) {
     cell.w1 = static_cast<uint64_t>(state[2]) << 32 | static_cast<uint64_t>(state[3]);
+  } else if (!limit.keeps_count()) {
+    cell.w1 |= static_cast<uint64_t>(state[3]) << kDebtShift;
   }
   return cell;
 }
@@ -153,10 +175,9 @@ Decision DecideLog(const Charge& charge, const Answer& answer, size_t index, boo
   Decision d;
   d.limit = &limit;
   d.behind = behind != 0;
-  // Bounded, since any server may have sent it.
-  d.used_units = std::min(alive, limit.count());
+  d.used_units = alive;
   const int64_t newest = newest_s * kSecond + newest_ns;
-  d.reset_after_ns = alive > 0 ? std::max<int64_t>(newest - answer.now_ns, 0) : 0;
+  d.reset_after_ns = std::max<int64_t>(newest - answer.now_ns, 0);
   const int64_t freeing = freeing_s * kSecond + freeing_ns - answer.now_ns;
   if (freeing > 0) d.known_more_ns = freeing;
   if (charge.cost > limit.count()) {
@@ -170,6 +191,20 @@ Decision DecideLog(const Charge& charge, const Answer& answer, size_t index, boo
       d.reset_after_ns = std::max(limit.period_ns(), d.reset_after_ns);
     }
   }
+  return d;
+}
+
+// Does what StepLogCharge() in log.cc does, likewise.
+Decision DecideLogOfUsed(const Charge& charge, const Answer& answer, size_t index,
+                         int64_t most_debt) {
+  const Limit& limit = charge.limit->limit;
+  const int64_t units = answer.charged[index];
+  Decision d = DecideLog({charge.key, charge.limit, limit.beyond()}, answer, index, false);
+  const int64_t room = limit.count() + most_debt - d.used_units;
+  const bool agrees = units == std::clamp<int64_t>(room, 0, charge.cost);
+  d.used_units += units;
+  d.SetCharged(units);
+  d.allowed = agrees || d.behind;
   return d;
 }
 
@@ -234,7 +269,9 @@ Scripts::Scripts() {
                         Absl(lua::value));
     // A script runs its definitions at each call, so it has no more than it needs.
     constexpr size_t kWindows = 1 << 1 | 1 << 2;
+    constexpr size_t kOfPeriods = kWindows | 1 << 3;
     if ((set & kWindows) != 0) text += lua::floor_to;
+    if ((set & kOfPeriods) != 0) text += lua::debt;
     for (size_t i = 0; i < kParts.size(); ++i) {
       if ((set >> i & 1) == 0) continue;
       text += kParts[i].text;
@@ -418,8 +455,8 @@ absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& re
 
 absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request& request) {
   const absl::Span<const Charge> plan = request.plan;
-  const bool up_to = request.op == "charge_up_to";
-  size_t expected = up_to ? 3 + plan.size() : 3;
+  const bool of_used = IsOfUsed(request);
+  size_t expected = of_used ? 3 + plan.size() : 3;
   for (const Charge& charge : plan) expected += StateSize(charge.limit->limit);
   if (reply.type != REDIS_REPLY_ARRAY || reply.elements != expected) return ForeignReply();
   if (absl::Status status = CheckTypes(reply, plan); !status.ok()) return status;
@@ -457,10 +494,11 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request
     }
     at += size;
   }
-  for (size_t i = 0; up_to && i < plan.size(); ++i) {
+  for (size_t i = 0; of_used && i < plan.size(); ++i) {
     const int64_t units = number(at + i);
     const Limit& limit = plan[i].limit->limit;
-    const int64_t most = limit.quota() == nullptr ? limit.capacity() : plan[i].cost;
+    const int64_t debt = request.owes ? limit.max_debt() : 0;
+    const int64_t most = limit.quota() == nullptr ? limit.capacity() + debt : plan[i].cost;
     if (units > std::min(plan[i].cost, most)) return ForeignValue();
     answer.charged.push_back(units);
   }
@@ -479,23 +517,24 @@ Decision Scripts::Decide(const Charge& charge, const Answer& answer, size_t inde
   return Step(limit, cell, answer.now_ns, charge.cost, &ignored);
 }
 
-Decision Scripts::DecideUpTo(const Charge& charge, const Answer& answer, size_t index) {
+Decision Scripts::DecideUsed(Op op, const Charge& charge, const Answer& answer, size_t index) {
   const Limit& limit = charge.limit->limit;
   const int64_t units = answer.charged[index];
-  const bool charged = units > 0;
-  // A call that cannot pass reports the state of the limit.
-  const Charge done{charge.key, charge.limit, charged ? units : limit.beyond()};
+  const int64_t most_debt = MostDebt(op, limit);
+  if (IsLog(limit.algorithm())) return DecideLogOfUsed(charge, answer, index, most_debt);
   Decision d;
-  if (IsLog(limit.algorithm())) {
-    d = DecideLog(done, answer, index, charged);
-  } else if (limit.quota() != nullptr) {
-    d = DecideQuota(done, answer, index, /*peek=*/false);
+  if (limit.quota() != nullptr) {
+    QuotaState state = answer.quotas[index];
+    uint8_t happened = 0;
+    d = StepQuotaCharge(limit, &state, answer.now_ns, charge.cost, most_debt, &happened);
+    if (happened != 0 && answer.allowed) charge.limit->events->Push(charge.key, happened, state);
   } else {
     CellState ignored;
-    d = Step(limit, CellOf(limit, answer.states[index]), answer.now_ns, done.cost, &ignored);
+    d = StepCharge(limit, CellOf(limit, answer.states[index]), answer.now_ns, charge.cost,
+                   most_debt, &ignored);
   }
-  const bool agrees = d.allowed == charged && (units == charge.cost || d.remaining() == 0);
-  if (agrees || limit.keeps_count() || d.behind) d.SetCharged(units);
+  d.allowed = d.charged == units || limit.keeps_count() || d.behind;
+  d.charged = units;
   return d;
 }
 

@@ -26,7 +26,7 @@ struct Answer {
   std::vector<std::array<int64_t, 6>> states;
   // For each limit the state of a quota; empty if the plan has none.
   std::vector<QuotaState> quotas;
-  // For each limit the units that charge_up_to charged; else empty.
+  // For each limit the units that `charge` charged; else empty.
   std::vector<int64_t> charged;
 };
 
@@ -36,6 +36,7 @@ struct Request {
   bool server_time = true;
   int64_t now_ns = 0;       // unless server_time
   bool confirmed = true;    // see Moment
+  bool owes = false;        // for charge: whether what finds no room is owed
   int64_t margin_ms = 0;    // added to the life of keys
   int64_t admitted_ns = 0;  // for release, and for refund if it is known
   int64_t host_ns = 0;      // this host's clock, which determines the periods sent for quotas
@@ -88,8 +89,9 @@ class Scripts {
   // The decision on one limit of a plan. `charged`: the plan passed and was not a peek.
   static Decision Decide(const Charge& charge, const Answer& answer, size_t index, bool peek);
 
-  // The same for charge_up_to. Refused if the script charged differently from the step.
-  static Decision DecideUpTo(const Charge& charge, const Answer& answer, size_t index);
+  // The same for an operation that charges what has been used. Refused if the script charged
+  // differently from the step.
+  static Decision DecideUsed(Op op, const Charge& charge, const Answer& answer, size_t index);
 
   // The state of one limit of a plan, if later decisions follow from it alone: not for concurrency
   // limits, whose places are given back at any time; for a log only when it is full, and for a

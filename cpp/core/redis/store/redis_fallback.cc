@@ -144,7 +144,7 @@ Decision RedisStore::PeekFallback(const Charge& charge, const Moment& moment) {
 Decision RedisStore::DecideInFallback(Op op, absl::Span<const Charge> plan, const Moment& moment,
                                       Outcomes* outcomes) {
   if (op == Op::kPeek) return fallback_->PeekAll(plan, moment, outcomes);
-  if (op == Op::kChargeUpTo) return fallback_->ChargeAllUpTo(plan, moment);
+  if (IsOfUsed(op)) return fallback_->ChargeAllUsed(op, plan, moment);
   if (plan.size() == 1 && outcomes == nullptr) return fallback_->Hit(plan[0], moment);
   return fallback_->HitAll(
       plan, moment, [&] { return FallbackMoment(moment, HostNowNs()).now_ns; }, outcomes);
@@ -176,7 +176,7 @@ Decision RedisStore::FromPolicies(Op op, absl::Span<const Charge> plan, int64_t 
     if (outcomes != nullptr) outcomes->push_back(each);
   }
   Decision d = verdict.get();
-  if (op == Op::kChargeUpTo) d.SetCharged(0);
+  if (IsOfUsed(op)) d.SetCharged(0);
   return d;
 }
 

@@ -161,11 +161,13 @@ Fingerprint RedisStore::KeyOf(const Charge& charge) const {
 
 redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                                       const Moment& moment) const {
-  static constexpr std::string_view kNames[] = {"hit",   "peek",         "refund", "release",
-                                                "reset", "charge_up_to", "extend", "forget"};
+  // Both operations that charge what has been used are one of the scripts, with other bounds.
+  static constexpr std::string_view kNames[] = {"hit",    "peek",   "refund", "release", "reset",
+                                                "charge", "extend", "forget", "charge"};
   redis::Request request;
   request.op = kNames[static_cast<size_t>(op)];
   request.plan = plan;
+  request.owes = op == Op::kCharge;
   request.server_time = !options_.client_clock;
   request.now_ns = moment.now_ns;
   request.confirmed = !options_.client_clock || moment.confirmed;
@@ -344,9 +346,8 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
     PlanVerdict verdict;
     if (outcomes != nullptr) outcomes->clear();
     for (size_t i = 0; i < plan.size(); ++i) {
-      Decision each = op == Op::kChargeUpTo
-                          ? redis::Scripts::DecideUpTo(plan[i], *answer, i)
-                          : redis::Scripts::Decide(plan[i], *answer, i, op == Op::kPeek);
+      Decision each = IsOfUsed(op) ? redis::Scripts::DecideUsed(op, plan[i], *answer, i)
+                                   : redis::Scripts::Decide(plan[i], *answer, i, op == Op::kPeek);
       verdict.Add(each, static_cast<uint32_t>(i));
       if (outcomes == nullptr) continue;
       // Limits that would have let the call pass were not charged if another refused.
@@ -431,11 +432,11 @@ Decision RedisStore::HitAll(absl::Span<const Charge> plan, const Moment& moment,
   over.WaitForNotification();
   return decision;
 }
-Decision RedisStore::ChargeUpTo(const Charge& charge, const Moment& moment) {
-  return ChargeAllUpTo({&charge, 1}, moment);
+Decision RedisStore::ChargeUsed(Op op, const Charge& charge, const Moment& moment) {
+  return ChargeAllUsed(op, {&charge, 1}, moment);
 }
-Decision RedisStore::ChargeAllUpTo(absl::Span<const Charge> plan, const Moment& moment) {
-  return Run(Op::kChargeUpTo, plan, kNoInstant, moment, nullptr);
+Decision RedisStore::ChargeAllUsed(Op op, absl::Span<const Charge> plan, const Moment& moment) {
+  return Run(op, plan, kNoInstant, moment, nullptr);
 }
 Decision RedisStore::PeekAll(absl::Span<const Charge> plan, const Moment& moment,
                              Outcomes* outcomes) {

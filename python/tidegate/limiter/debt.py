@@ -1,0 +1,40 @@
+"""What is logged of charges that would have made a key owe too much."""
+
+from __future__ import annotations
+
+import logging
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tidegate._core import Decision
+
+__all__ = ["WriteOffs"]
+
+log = logging.getLogger("tidegate")
+
+
+class WriteOffs:
+    """Logs the 1st, 2nd, 4th, 8th, ... charge of a limiter of which a part was written off."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def seen(self, decision: Decision, cost: int) -> Decision:
+        """Returns `decision`, that of a charge of `cost`, and logs what was written off of it."""
+        charged = decision.charged
+        # Without an answer of the store nothing was charged.
+        if charged is None or charged == cost or decision._charged_in == "nowhere":
+            return decision
+        self.count += 1
+        if self.count & (self.count - 1) == 0:
+            log.warning(
+                "a charge of %d units to the limit %s was written off but for %d (charge %d of this"
+                " kind): the key owes as much as its max_debt",
+                cost,
+                decision.rule,
+                charged,
+                self.count,
+            )
+        return decision
