@@ -57,7 +57,11 @@ def address_of(text: str | None) -> ipaddress.IPv6Address | None:
         address = ipaddress.ip_address(text)
     except ValueError:
         return None
-    return ipaddress.IPv6Address(f"::ffff:{address}") if address.version == 4 else address
+    if address.version == 4:
+        return ipaddress.IPv6Address(f"::ffff:{address}")
+    if address in ipaddress.ip_network("64:ff9b::/96"):
+        return ipaddress.IPv6Address(f"::ffff:{ipaddress.IPv4Address(address.packed[12:])}")
+    return address
 
 
 def ranks(rule: dict[str, Any], request: dict[str, str], tiers: list[str], default: str | None):
@@ -69,7 +73,8 @@ def ranks(rule: dict[str, Any], request: dict[str, str], tiers: list[str], defau
         [] if not by_tier or "*" in rule["limits"] else list(rule["limits"])
     )
     methods = [method.upper() for method in rule.get("methods", [])]
-    if methods and request.get("method", "").upper() not in methods:
+    method = request.get("method", "").upper()
+    if methods and method not in methods and not (method == "HEAD" and "GET" in methods):
         return
     if allowed_tiers and tier not in allowed_tiers:
         return
@@ -85,7 +90,8 @@ def ranks(rule: dict[str, Any], request: dict[str, str], tiers: list[str], defau
             if network is not None:
                 ip = address_of(request.get("ip"))
                 net, prefix = network_of(network)
-                if ip is None or ip not in net:
+                is_ipv4 = ip is not None and ip.ipv4_mapped is not None
+                if ip is None or ip not in net or (is_ipv4 and prefix < 96):
                     continue
             yield (
                 endpoint_rank(pattern),
@@ -93,6 +99,7 @@ def ranks(rule: dict[str, Any], request: dict[str, str], tiers: list[str], defau
                 prefix,
                 bool(allowed_tiers),
                 bool(methods),
+                method == "HEAD" and "HEAD" in methods,
             )
 
 
@@ -100,15 +107,25 @@ def names_of(rule: dict[str, Any]) -> list[str]:
     return [] if rule.get("by", "global") == "global" else rule["by"].split("+")
 
 
+def dimension_of(rule: dict[str, Any]) -> tuple[Any, ...]:
+    """What rules compete in: all of one dimension that a request meets but one do not apply."""
+    if rule.get("also"):
+        return ("also", rule["id"])
+    has_quota = "quota" in repr(rule["limits"])
+    counts = rule.get("counts", "cost")
+    return (frozenset(names_of(rule)), counts, has_quota, rule.get("shadow", False))
+
+
 def applying(document: dict[str, Any], request: dict[str, str]) -> set[str]:
     """The ids of the rules that apply."""
     tiers = list(document.get("tiers", []))
-    best: dict[tuple[frozenset[str], str], tuple[Any, str]] = {}
+    best: dict[tuple[Any, ...], tuple[Any, str]] = {}
+    shadow = {rule["id"]: rule.get("shadow", False) for rule in document["rules"]}
     for rule in document["rules"]:
         found = list(ranks(rule, request, tiers, document.get("default_tier")))
         if not found:
             continue
-        dimension = frozenset(names_of(rule)), rule.get("counts", "cost")
+        dimension = dimension_of(rule)
         candidate = (max(found), rule["id"])
         if dimension not in best or candidate[0] > best[dimension][0]:
             best[dimension] = candidate
@@ -118,5 +135,6 @@ def applying(document: dict[str, Any], request: dict[str, str]) -> set[str]:
         for rule in document["rules"]
         if rule["id"] in winners
         for other in rule.get("replaces", [])
+        if shadow[other] == shadow[rule["id"]]
     }
     return winners - replaced

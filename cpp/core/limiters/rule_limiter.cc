@@ -18,6 +18,13 @@ Limit Blocking(const std::string& name) {
   return *Limit::Create(std::move(spec));
 }
 
+// Whether load makes requests cost more of it. Each place of a concurrency limit is given back
+// separately, so load must not add places; and the units of a quota are paid for, and do not come
+// back when the load is gone.
+bool IsRate(const Limit& limit) {
+  return limit.algorithm() != Algorithm::kConcurrency && limit.algorithm() != Algorithm::kQuota;
+}
+
 int64_t Product(int64_t a, int64_t b) {
   int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
@@ -100,14 +107,13 @@ void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t factor, 
   }
   const int64_t units = Product(cost, matched.cost);
   for (const RuleSet::Applied& applied : matched.rules) {
-    const int64_t own = rules_->rules()[applied.rule].counts_requests ? 1 : units;
-    int64_t loaded = Product(scale.Of(own), factor);
+    const bool counts_requests = rules_->rules()[applied.rule].counts_requests;
+    const int64_t own = counts_requests ? 1 : units;
+    int64_t loaded = counts_requests ? 1 : Product(scale.Of(own), factor);
     if (loaded != own) loaded = std::min(loaded, std::max(own, MostOf(applied.rule, matched)));
     for (uint32_t i = 0; i < applied.limits.count; ++i) {
       const BoundLimit& bound = bound_[applied.limits.first + i];
-      // Each place of a concurrency limit is given back separately, so load must not add places.
-      const bool is_place = bound.limit.algorithm() == Algorithm::kConcurrency;
-      charged->charges.push_back({applied.key, &bound, is_place ? own : loaded});
+      charged->charges.push_back({applied.key, &bound, IsRate(bound.limit) ? loaded : own});
       charged->rules.push_back(applied.rule);
     }
   }
@@ -117,14 +123,15 @@ int64_t RuleLimiter::MostOf(uint32_t rule, const RuleSet::Matched& matched) cons
   int64_t most = std::numeric_limits<int64_t>::max();
   for (const RuleSet::Applied& applied : matched.rules) {
     for (uint32_t i = 0; applied.rule == rule && i < applied.limits.count; ++i) {
-      most = std::min(most, bound_[applied.limits.first + i].limit.capacity());
+      const Limit& limit = bound_[applied.limits.first + i].limit;
+      if (IsRate(limit)) most = std::min(most, limit.capacity());
     }
   }
   return most;
 }
 
 bool RuleLimiter::IsOnAllowList(const Request& request) const {
-  const ListEntry* const listed = rules_->ListedBy(request);
+  const ListEntry* const listed = rules_->ListedBy(request, store_->NowNs());
   return listed != nullptr && listed->allows;
 }
 

@@ -18,6 +18,13 @@ namespace {
 constexpr int kIpv4Prefix = 96;
 constexpr int kCountedPrefix = 64;
 constexpr size_t kLongestAddress = 45;
+constexpr Address kMapped = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+constexpr Address kNat64 = {0, 0x64, 0xff, 0x9b};
+
+// Whether the address has the same first 96 bits.
+bool IsIn(const Address& network, const Address& address) {
+  return std::equal(network.begin(), network.begin() + 12, address.begin());
+}
 
 absl::Status BadNetwork(std::string_view text, std::string_view expected) {
   return absl::InvalidArgumentError(
@@ -26,9 +33,10 @@ absl::Status BadNetwork(std::string_view text, std::string_view expected) {
 
 }  // namespace
 
-std::optional<Address> ParseAddress(std::string_view text) {
-  // The `ip` of an IPv6 client may be its network, such as 2001:db8::/64.
-  text = text.substr(0, text.find('/'));
+namespace {
+
+// The address as it is written.
+std::optional<Address> Written(std::string_view text) {
   if (text.empty() || text.size() > kLongestAddress) return std::nullopt;
   const std::string terminated(text);
   Address address{};
@@ -36,8 +44,19 @@ std::optional<Address> ParseAddress(std::string_view text) {
     if (inet_pton(AF_INET6, terminated.c_str(), address.data()) != 1) return std::nullopt;
     return address;
   }
-  address[10] = address[11] = 0xff;
+  address = kMapped;
   if (inet_pton(AF_INET, terminated.c_str(), address.data() + 12) != 1) return std::nullopt;
+  return address;
+}
+
+}  // namespace
+
+std::optional<Address> ParseAddress(std::string_view text) {
+  // The `ip` of an IPv6 client may be its network, such as 2001:db8::/64.
+  std::optional<Address> address = Written(text.substr(0, text.find('/')));
+  if (address.has_value() && IsIn(kNat64, *address)) {
+    std::copy_n(kMapped.begin(), 12, address->begin());
+  }
   return address;
 }
 
@@ -46,12 +65,16 @@ std::string_view CountedAddress(std::string_view text, std::string* room) {
   const std::optional<Address> address = ParseAddress(text);
   if (!address.has_value()) return text;
   char shown[INET6_ADDRSTRLEN] = {};
-  if (Masked(*address, kIpv4Prefix) == *ParseAddress("0.0.0.0")) {
+  if (IsIn(kMapped, *address)) {
     inet_ntop(AF_INET, address->data() + 12, shown, sizeof(shown));
     return *room = shown;
   }
   inet_ntop(AF_INET6, Masked(*address, kCountedPrefix).data(), shown, sizeof(shown));
   return *room = std::string(shown) + "/64";
+}
+
+bool HoldsFamilyOf(const Address& address, int prefix) {
+  return prefix >= kIpv4Prefix || !IsIn(kMapped, address);
 }
 
 Address Masked(Address address, int prefix) {
@@ -65,7 +88,7 @@ Address Masked(Address address, int prefix) {
 absl::StatusOr<Network> Network::Parse(std::string_view text) {
   const size_t slash = text.find('/');
   const std::string_view host = text.substr(0, slash);
-  const std::optional<Address> address = ParseAddress(host);
+  const std::optional<Address> address = Written(host);
   if (!address.has_value())
     return BadNetwork(text, "a CIDR such as '10.0.0.0/8' or '2001:db8::/32'");
   const bool is_v4 = host.find(':') == std::string_view::npos;
@@ -77,6 +100,11 @@ absl::StatusOr<Network> Network::Parse(std::string_view text) {
     if (!plain || !absl::SimpleAtoi(digits, &bits) || bits > most) {
       return BadNetwork(text, absl::StrCat("a prefix from 0 to ", most, " after the '/'"));
     }
+  }
+  if (bits >= kIpv4Prefix && IsIn(kNat64, *address)) {
+    return BadNetwork(text,
+                      "the network of IPv4 behind it, such as '192.0.2.0/24', by which clients of "
+                      "NAT64 are taken");
   }
   const Network network{*address, bits + (is_v4 ? kIpv4Prefix : 0)};
   if (Masked(*address, network.prefix) != *address) {

@@ -34,6 +34,8 @@ struct RuleSet::Index::Search {
   const Request& request;
   NumberSet tier;
   NumberSet method;
+  NumberSet head;  // HEAD if that is the method, which has a number
+  int64_t now_ns;
   std::optional<Address> ip;
   AllFound* found;
 };
@@ -127,7 +129,7 @@ bool RuleSet::Index::Collides(const Place& place, const Group& group, const Entr
 }
 
 bool RuleSet::Index::Add(const Entry& entry, uint32_t* collides_with) {
-  Leaf leaf{entry.target, kNoPattern, entry.tiers, entry.methods, entry.wins_ties};
+  Leaf leaf{entry.target, kNoPattern, entry.tiers, entry.methods};
   if (entry.endpoint != nullptr && entry.endpoint->has_name) {
     leaf.pattern = static_cast<uint32_t>(patterns_.size());
     patterns_.push_back(*entry.endpoint);
@@ -137,14 +139,15 @@ bool RuleSet::Index::Add(const Entry& entry, uint32_t* collides_with) {
   const bool is_plain = group.attributes.empty() && group.prefix < 0;
   Leaves& leaves = is_plain ? group.leaves : group.by_value[ValueOf(group, entry)];
   for (const Leaf& known : leaves) {
+    if (keeps_equal_) break;
     if (known.target != leaf.target && known.rank() == leaf.rank() && known.Overlaps(leaf)) {
       *collides_with = known.target;
       return false;
     }
   }
-  if (Collides(place, group, entry, leaf, collides_with)) return false;
+  if (!keeps_equal_ && Collides(place, group, entry, leaf, collides_with)) return false;
   leaves.push_back(leaf);
-  if (!is_plain) {
+  if (!is_plain && !keeps_equal_) {
     std::vector<std::string> values;
     for (const auto& [attribute, value] : entry.when) values.emplace_back(value);
     if (group.prefix >= 0) values.emplace_back(AsText(entry.network->address));
@@ -159,9 +162,26 @@ void RuleSet::Index::Finish() {
   }
 }
 
-void RuleSet::Index::Find(const Request& request, std::string_view endpoint, int tier, int method,
-                          AllFound* found) const {
-  Search search{request, NumberSet{1} << tier, NumberSet{1} << method, std::nullopt, found};
+void RuleSet::Index::SetTimes(uint32_t target, int64_t from_ns, int64_t until_ns) {
+  times_.emplace(target, std::make_pair(from_ns, until_ns));
+}
+
+bool RuleSet::Index::IsInForce(uint32_t target, int64_t now_ns) const {
+  const auto at = times_.find(target);
+  return at == times_.end() || (at->second.first <= now_ns && now_ns < at->second.second);
+}
+
+void RuleSet::Index::Find(const Request& request, std::string_view endpoint, int tier,
+                          RequestMethod method, int64_t now_ns, AllFound* found) const {
+  const NumberSet given = NumberSet{1} << method.number;
+  const bool names_head = method.number != method.as_get && method.number != kOtherNumber;
+  Search search{request,
+                NumberSet{1} << tier,
+                given | NumberSet{1} << method.as_get,
+                names_head ? given : 0,
+                now_ns,
+                std::nullopt,
+                found};
   if (has_networks_ && request[kIp].data() != nullptr) search.ip = ParseAddress(request[kIp]);
   if (endpoint.data() != nullptr) {
     if (const auto exact = exact_.find(absl::string_view(endpoint.data(), endpoint.size()));
@@ -205,7 +225,7 @@ void RuleSet::Index::Visit(int place, Search& search) const {
         AppendValue(value, &bytes);
       }
       if (group.prefix >= 0) {
-        met &= search.ip.has_value();
+        met &= search.ip.has_value() && HoldsFamilyOf(*search.ip, group.prefix);
         if (met) AppendValue(AsText(Masked(*search.ip, group.prefix)), &bytes);
       }
       if (!met) continue;
@@ -215,14 +235,17 @@ void RuleSet::Index::Visit(int place, Search& search) const {
     }
     for (const Leaf& leaf : *leaves) {
       if ((leaf.tiers & search.tier) == 0 || (leaf.methods & search.method) == 0) continue;
-      const Found one{leaf.target, group.dimension, leaf.pattern, group.rank | leaf.rank()};
+      if (!times_.empty() && !IsInForce(leaf.target, search.now_ns)) continue;
+      const bool names_head = (leaf.methods & search.head) != 0 && leaf.methods != kAllNumbers;
+      const Found one{leaf.target, group.dimension, leaf.pattern,
+                      group.rank | leaf.rank() | (names_head ? 1U : 0U)};
       const auto same =
           std::find_if(search.found->begin(), search.found->end(),
                        [&](const Found& known) { return known.dimension == one.dimension; });
       if (same == search.found->end()) {
         search.found->push_back(one);
       } else if (static_cast<size_t>(same - search.found->begin()) >= before &&
-                 one.rank > same->rank) {
+                 (one.rank > same->rank || (one.rank == same->rank && one.target < same->target))) {
         *same = one;
       }
     }

@@ -30,6 +30,13 @@ inline constexpr int kMostNumbers = 63;
 // The number of an unknown tier or method. Only the set of all numbers has it.
 inline constexpr int kOtherNumber = 63;
 
+// The numbers of a request's method. HEAD is answered as GET is, so it meets what names GET; what
+// names HEAD is more specific.
+struct RuleSet::RequestMethod {
+  int number = kOtherNumber;
+  int as_get = kOtherNumber;  // of GET if the method is HEAD, else the same as `number`
+};
+
 class RuleSet::Index {
  public:
   static constexpr uint32_t kNoPattern = UINT32_MAX;
@@ -44,7 +51,6 @@ class RuleSet::Index {
     const Network* network = nullptr;
     NumberSet tiers = kAllNumbers;
     NumberSet methods = kAllNumbers;
-    bool wins_ties = false;
   };
 
   struct Found {
@@ -56,16 +62,19 @@ class RuleSet::Index {
   using AllFound = absl::InlinedVector<Found, 6>;
 
   Index();
+  // Targets that are equally specific do not collide: a search finds the lowest of them.
+  void KeepEqual() { keeps_equal_ = true; }
+  // The target is found only from `from_ns` on and before `until_ns`.
+  void SetTimes(uint32_t target, int64_t from_ns, int64_t until_ns);
   // False if a request may meet the conditions of this entry and of another target of the same
   // dimension, and neither is more specific. Then `collides_with` is that target.
   bool Add(const Entry& entry, uint32_t* collides_with);
   // Frees what only Add() needs. Call it after the last Add().
   void Finish();
 
-  // Finds the most specific target of each dimension. `endpoint` is canonical; `tier` and `method`
-  // are numbers.
-  void Find(const Request& request, std::string_view endpoint, int tier, int method,
-            AllFound* found) const;
+  // Finds the most specific target of each dimension. `endpoint` is canonical; `tier` is a number.
+  void Find(const Request& request, std::string_view endpoint, int tier, RequestMethod method,
+            int64_t now_ns, AllFound* found) const;
 
   const EndpointPattern& pattern(uint32_t number) const { return patterns_[number]; }
 
@@ -75,15 +84,13 @@ class RuleSet::Index {
     uint32_t pattern;
     NumberSet tiers;
     NumberSet methods;
-    bool wins_ties;
 
     bool Overlaps(const Leaf& other) const {
       return (tiers & other.tiers) != 0 && (methods & other.methods) != 0;
     }
     // How specific it is among the leaves of its group; more is more specific.
     uint32_t rank() const {
-      return (tiers != kAllNumbers ? 4U : 0U) + (methods != kAllNumbers ? 2U : 0U) +
-             (wins_ties ? 1U : 0U);
+      return (tiers != kAllNumbers ? 4U : 0U) + (methods != kAllNumbers ? 2U : 0U);
     }
   };
   using Leaves = absl::InlinedVector<Leaf, 1>;
@@ -135,6 +142,7 @@ class RuleSet::Index {
   Fingerprint ValueOf(const Group& group, const Entry& entry) const;
   void Walk(const PathParts& parts, size_t part, uint32_t node, Search& search) const;
   void Visit(int place, Search& search) const;
+  bool IsInForce(uint32_t target, int64_t now_ns) const;
 
   const Hasher hasher_;
   std::vector<EndpointPattern> patterns_;  // those with `{name}`
@@ -144,6 +152,8 @@ class RuleSet::Index {
   absl::flat_hash_map<Child, uint32_t, ChildHash, ChildEqual> children_;
   int anywhere_ = -1;
   bool has_networks_ = false;
+  bool keeps_equal_ = false;
+  absl::flat_hash_map<uint32_t, std::pair<int64_t, int64_t>> times_;
 };
 
 }  // namespace tidegate

@@ -30,15 +30,23 @@ int MethodIn(const std::vector<std::string>& methods, std::string_view method) {
                       [](char a, char b) { return a == (b >= 'a' && b <= 'z' ? b - 32 : b); });
   };
   const auto at = std::find_if(methods.begin(), methods.end(), same);
-  if (at != methods.end()) return static_cast<int>(at - methods.begin());
-  // Frameworks answer HEAD by the handler of GET, so it counts as GET unless a rule names HEAD.
+  return at == methods.end() ? kOtherNumber : static_cast<int>(at - methods.begin());
+}
+
+bool IsHead(std::string_view method) {
   constexpr std::string_view kHead = "HEAD";
-  const bool is_head = std::equal(kHead.begin(), kHead.end(), method.begin(), method.end(),
-                                  [](char a, char b) { return a == (b & ~0x20); });
-  return is_head ? NumberIn(methods, "GET") : kOtherNumber;
+  return std::equal(kHead.begin(), kHead.end(), method.begin(), method.end(),
+                    [](char a, char b) { return a == (b & ~0x20); });
 }
 
 }  // namespace
+
+RuleSet::RequestMethod RuleSet::MethodOf(const Request& request) const {
+  const std::string_view given = request[kMethod];
+  if (given.data() == nullptr) return {};
+  const int number = MethodIn(methods_, given);
+  return {number, IsHead(given) ? NumberIn(methods_, "GET") : number};
+}
 
 RuleSet::RuleSet() = default;
 RuleSet::~RuleSet() = default;
@@ -144,18 +152,17 @@ void RuleSet::Match(const Request& request, int64_t now_ns, Matched* matched) co
   matched->counted_ip = CountedAddress(request[kIp], &matched->network);
   const size_t tier = TierOf(request);
   const int tier_number = tier < tiers_.size() ? static_cast<int>(tier) : kOtherNumber;
-  const int method =
-      request[kMethod].data() == nullptr ? kOtherNumber : MethodIn(methods_, request[kMethod]);
+  const RequestMethod method = MethodOf(request);
   Index::AllFound found;
   if (!lists_.empty()) {
-    list_index_->Find(request, matched->endpoint, tier_number, method, &found);
+    list_index_->Find(request, matched->endpoint, tier_number, method, now_ns, &found);
     if (!found.empty()) {
       matched->listed = &lists_[found[0].target];
       return;
     }
   }
   if (!costs_.empty()) {
-    cost_index_->Find(request, matched->endpoint, tier_number, method, &found);
+    cost_index_->Find(request, matched->endpoint, tier_number, method, now_ns, &found);
     if (!found.empty()) {
       matched->cost = costs_[found[0].target].cost;
       matched->priority = costs_[found[0].target].priority;
@@ -165,7 +172,7 @@ void RuleSet::Match(const Request& request, int64_t now_ns, Matched* matched) co
   if (request[kPriority].data() != nullptr) {
     if (const auto given = ParsePriority(request[kPriority])) matched->priority = *given;
   }
-  index_->Find(request, matched->endpoint, tier_number, method, &found);
+  index_->Find(request, matched->endpoint, tier_number, method, now_ns, &found);
   for (const Index::Found& one : found) {
     Apply(one.target, one.pattern, tier, request, now_ns, matched);
   }
@@ -181,16 +188,18 @@ void RuleSet::Match(const Request& request, int64_t now_ns, Matched* matched) co
                  [&](const Applied& applied) { return !is_replaced(applied); });
     matched->rules = std::move(kept);
   }
-  if (matched->rules.empty() && has_otherwise_) {
+  if (has_otherwise_ &&
+      std::all_of(matched->rules.begin(), matched->rules.end(),
+                  [&](const Applied& applied) { return LeavesDefault(rules_[applied.rule]); })) {
     Apply(static_cast<uint32_t>(rules_.size() - 1), Index::kNoPattern, tier, request, now_ns,
           matched);
   }
 }
 
-const ListEntry* RuleSet::ListedBy(const Request& request) const {
+const ListEntry* RuleSet::ListedBy(const Request& request, int64_t now_ns) const {
   if (lists_.empty()) return nullptr;
   Matched matched;
-  Match(request, /*now_ns=*/0, &matched);
+  Match(request, now_ns, &matched);
   return matched.listed;
 }
 
@@ -318,7 +327,9 @@ std::string RuleSet::WhyNot(const Rule& rule, const Request& request,
   }
   const std::string_view method = request[kMethod];
   const auto& methods = condition.methods;
-  if (!methods.empty() && (method.data() == nullptr || MethodIn(methods, method) == kOtherNumber)) {
+  const auto names = [&](std::string_view name) { return MethodIn(methods, name) != kOtherNumber; };
+  if (!methods.empty() &&
+      (method.data() == nullptr || !(names(method) || (IsHead(method) && names("GET"))))) {
     return absl::StrCat("the method is ", ShownValue(method), ", not ",
                         absl::StrJoin(methods, " or "));
   }
@@ -339,7 +350,8 @@ std::string RuleSet::WhyNot(const Rule& rule, const Request& request,
   const auto ip = request[kIp].data() == nullptr ? std::nullopt : ParseAddress(request[kIp]);
   const auto holds = [&](const std::string& text) {
     const Network network = *Network::Parse(text);
-    return ip.has_value() && Masked(*ip, network.prefix) == network.address;
+    return ip.has_value() && HoldsFamilyOf(*ip, network.prefix) &&
+           Masked(*ip, network.prefix) == network.address;
   };
   if (!networks.empty() && std::none_of(networks.begin(), networks.end(), holds)) {
     return absl::StrCat("the ip is ", ShownValue(request[kIp]), ", not in ",
@@ -409,8 +421,7 @@ std::string RuleSet::WhoInstead(uint32_t rule, const Matched& matched) const {
     }
   }
   for (const Applied& other : matched.rules) {
-    if (by_[other.rule] == by_[rule] &&
-        rules_[other.rule].counts_requests == rules_[rule].counts_requests) {
+    if (other.rule < dimensions_.size() && dimensions_[other.rule] == dimensions_[rule]) {
       return absl::StrCat("the rule '", rules_[other.rule].id,
                           "' is more specific and counts by the same attributes");
     }

@@ -9,7 +9,8 @@
 // A request is a set of attributes: its endpoint, method, tier, ip, and any others that the service
 // names. Rules that count the same (costs, or requests) by the same attributes are one dimension:
 // of those whose conditions a request meets, only the most specific one applies. Rules of different
-// dimensions all apply. The time to match does not grow with the number of rules.
+// dimensions all apply. Rules with a quota and rules in shadow are dimensions apart, and so is each
+// rule with `also`. The time to match does not grow with the number of rules.
 #ifndef TIDEGATE_RULE_SET_H_
 #define TIDEGATE_RULE_SET_H_
 
@@ -57,8 +58,12 @@ struct Rule {
   RuleCondition condition;
   std::vector<TierLimits> limits;
   // The ids of rules that do not apply to a request that this one applies to, whatever they count
-  // by.
+  // by. It has no effect between a rule in shadow and one that is enforced.
   std::vector<std::string> replaces;
+  // Whether it adds to the rules that count by the same attributes: it is a dimension of its own.
+  bool also = false;
+  // Whether it refuses nothing. Its limits are in shadow too.
+  bool shadow = false;
   // Whether each request is charged one unit, whatever it costs.
   bool counts_requests = false;
   // The name that identifies its usage instead of its id: rules with the same counter that count by
@@ -82,6 +87,9 @@ struct RuleOverride {
   std::vector<Limit> limits;     // if empty, the key is unlimited
   int64_t until_ns = kForever;
   std::string reason;
+  // Of two overrides of one key that are in force, the one that ends first applies; if they end at
+  // once, the one that began last.
+  int64_t from_ns = 0;
 };
 
 // What a request costs, and its priority. The most specific one whose condition a request meets
@@ -92,11 +100,14 @@ struct OperationCost {
   Priority priority = Priority::kNormal;
 };
 
-// Requests that skip the rules: each is allowed or refused.
+// Requests that skip the rules: each is allowed or refused. Of two entries that are equally
+// specific, one that refuses applies, and of these the first.
 struct ListEntry {
   std::string name;  // the name of the limit in decisions
   bool allows = false;
   RuleCondition condition;
+  int64_t from_ns = 0;
+  int64_t until_ns = RuleOverride::kForever;
 };
 
 struct RuleSetSpec {
@@ -168,7 +179,7 @@ class RuleSet {
   // An override applies until `now_ns` reaches its end.
   void Match(const Request& request, int64_t now_ns, Matched* matched) const;
   // The entry of a list that the request is on; null without one.
-  const ListEntry* ListedBy(const Request& request) const;
+  const ListEntry* ListedBy(const Request& request, int64_t now_ns) const;
 
   // A rule that counts by what is known of a caller, and the key that it counts the caller by.
   struct Known {
@@ -221,6 +232,8 @@ class RuleSet {
   // takes_long_to_free().
   static std::shared_ptr<const RuleSet> Shared(std::unique_ptr<RuleSet> set);
 
+  struct RequestMethod;
+  RequestMethod MethodOf(const Request& request) const;
   // The number of a request's tier; that of the default tier if the request has no known one.
   size_t TierOf(const Request& request) const;
   // Adds the rule, if the request has every attribute that the rule counts by.
@@ -243,6 +256,12 @@ class RuleSet {
   uint64_t TiersOf(const Rule& rule) const;
   // The condition that the request does not meet; empty if it meets all.
   std::string WhyNot(const Rule& rule, const Request& request, std::string_view endpoint) const;
+  // Whether `replacing` is among the rules that may take the other one away.
+  bool MayReplace(uint32_t replacing, uint32_t other) const {
+    return rules_[replacing].shadow == rules_[other].shadow;
+  }
+  // Whether the rule leaves `otherwise` in force where it applies.
+  static bool LeavesDefault(const Rule& rule) { return rule.shadow || rule.also; }
   // Which rule applies instead of one whose conditions the request meets.
   std::string WhoInstead(uint32_t rule, const Matched& matched) const;
 
@@ -259,6 +278,7 @@ class RuleSet {
   std::vector<absl::InlinedVector<uint32_t, 2>> by_;        // of each rule: attributes
   std::vector<absl::InlinedVector<uint32_t, 2>> replaces_;  // of each rule: other rules
   bool any_replaces_ = false;
+  std::vector<uint32_t> dimensions_;  // of each rule but `otherwise`
   // For each rule the limits of each tier, in the order of tiers_, and last those of requests
   // without a tier.
   std::vector<std::vector<LimitRange>> tier_limits_;

@@ -46,6 +46,8 @@ Rule RuleFrom(const py::dict& given) {
     rule.limits.push_back({tier, std::move(limits)});
   }
   rule.replaces = Get<std::vector<std::string>>(given, "replaces");
+  rule.also = Get<bool>(given, "also");
+  rule.shadow = Get<bool>(given, "shadow");
   rule.counts_requests = Get<bool>(given, "counts_requests");
   rule.counter = Get<std::string>(given, "counter");
   const auto carry_over = Get<std::string>(given, "carry_over");
@@ -55,13 +57,18 @@ Rule RuleFrom(const py::dict& given) {
   return rule;
 }
 
+int64_t EndFrom(const py::dict& given) {
+  const py::object until_ns = given["until_ns"];
+  return until_ns.is_none() ? RuleOverride::kForever : until_ns.cast<int64_t>();
+}
+
 RuleOverride OverrideFrom(const py::dict& given) {
   RuleOverride result;
   result.rule = Get<std::string>(given, "rule");
   result.key = Get<std::vector<std::string>>(given, "key");
   result.limits = Get<std::vector<Limit>>(given, "limits");
-  const py::object until_ns = given["until_ns"];
-  if (!until_ns.is_none()) result.until_ns = until_ns.cast<int64_t>();
+  result.from_ns = Get<int64_t>(given, "from_ns");
+  result.until_ns = EndFrom(given);
   result.reason = Get<std::string>(given, "reason");
   return result;
 }
@@ -95,8 +102,8 @@ RuleSetSpec SpecFrom(const py::dict& given) {
   }
   for (const py::handle each : given["lists"]) {
     const auto entry = each.cast<py::dict>();
-    spec.lists.push_back(
-        {Get<std::string>(entry, "name"), Get<bool>(entry, "allows"), ConditionFrom(entry)});
+    spec.lists.push_back({Get<std::string>(entry, "name"), Get<bool>(entry, "allows"),
+                          ConditionFrom(entry), Get<int64_t>(entry, "from_ns"), EndFrom(entry)});
   }
   return spec;
 }

@@ -23,14 +23,15 @@ void EachField(T& fields, Visit visit) {
   } else if constexpr (std::is_same_v<Fields, TierLimits>) {
     visit(fields.tier, fields.limits);
   } else if constexpr (std::is_same_v<Fields, Rule>) {
-    visit(fields.id, fields.by, fields.condition, fields.limits, fields.replaces,
-          fields.counts_requests, fields.counter, fields.carry_over, fields.resets, fields.reserve);
+    visit(fields.id, fields.by, fields.condition, fields.limits, fields.replaces, fields.also,
+          fields.shadow, fields.counts_requests, fields.counter, fields.carry_over, fields.resets,
+          fields.reserve);
   } else if constexpr (std::is_same_v<Fields, RuleOverride>) {
-    visit(fields.rule, fields.key, fields.limits, fields.until_ns, fields.reason);
+    visit(fields.rule, fields.key, fields.limits, fields.from_ns, fields.until_ns, fields.reason);
   } else if constexpr (std::is_same_v<Fields, OperationCost>) {
     visit(fields.condition, fields.cost, fields.priority);
   } else if constexpr (std::is_same_v<Fields, ListEntry>) {
-    visit(fields.name, fields.allows, fields.condition);
+    visit(fields.name, fields.allows, fields.condition, fields.from_ns, fields.until_ns);
   } else if constexpr (std::is_same_v<Fields, RuleSetSpec>) {
     visit(fields.tiers, fields.default_tier, fields.rules, fields.otherwise, fields.overrides,
           fields.costs, fields.lists);

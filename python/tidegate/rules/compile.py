@@ -26,15 +26,16 @@ if TYPE_CHECKING:
     # Where a value lies: the place of what holds it, and its name there.
     _Place = Optional[tuple["_Place", Union[str, int]]]
 
-__all__ = ["compile_rules", "validate"]
+__all__ = ["as_instant", "compile_rules", "validate"]
 
 Where = "tuple[str | int, ...]"
 # In the year 2106. An override that ends later never ends.
 _FOREVER_NS = (2**32 - 1) * 10**9
+_LAST_NS = 2**63 - 1
 _OTHER_TIERS = "*"
 _LISTS = ("allow", "block")
 # A field of these names in a list is a mistake and not an attribute of requests.
-_ONLY_OF_RULES = frozenset(("algorithm", "by", "limits", "replaces", "shadow", "when"))
+_ONLY_OF_RULES = frozenset(("algorithm", "also", "by", "limits", "replaces", "shadow", "when"))
 # The expected values of each field, for messages about values of a wrong type.
 _EXPECTED = {
     "limits": "a limit such as 100/minute, a list of limits, 'unlimited', or a mapping of tiers to "
@@ -185,9 +186,10 @@ def _problems_of(document: Document, error: ValidationError) -> list[Any]:
             model.Default,
             model.Override,
             model.Cost,
+            model.ListEntry,
             model.Reserve,
         )
-        for name in [*each.model_fields, *PLURALS]
+        for name in [*model.field_names(each), *PLURALS]
     }
     seen = set()
     for each in error.errors(include_url=False):
@@ -251,9 +253,16 @@ def _fields_at(where: list[str | int]) -> list[str]:
         "block": model.ListEntry,
     }
     if "reserve" in where[:-1]:
-        return sorted(model.Reserve.model_fields)
+        return sorted(model.field_names(model.Reserve))
     at = sections.get(str(where[0])) if len(where) > 1 else None
-    return sorted((at or model.Rules).model_fields)
+    return sorted(model.field_names(at or model.Rules))
+
+
+def as_instant(given: dt.datetime | dt.date) -> dt.datetime:
+    """A time; that at which a day begins in UTC."""
+    if isinstance(given, dt.datetime):
+        return given
+    return dt.datetime(given.year, given.month, given.day, tzinfo=dt.timezone.utc)
 
 
 class _Compiler:
@@ -336,6 +345,8 @@ class _Compiler:
             "carry_over": rule.carry_over,
             "reserve": [0, rule.reserve.normal, rule.reserve.background],
             "replaces": list(getattr(rule, "replaces", ())),
+            "also": getattr(rule, "also", False),
+            "shadow": rule.shadow,
         }
         return {**spec, **_condition(rule)}
 
@@ -365,29 +376,51 @@ class _Compiler:
                 override.algorithm or self._algorithm_of(override.rule),
                 self._shadows.get(override.rule, False),
             ),
-            "until_ns": self.until((*where, "until"), override.until),
+            **self.times(where, override),
             "reason": override.reason,
         }
 
-    def until(
-        self, where: tuple[str | int, ...], until: dt.datetime | dt.date | None
+    def listed(self, section: str, i: int, entry: model.ListEntry) -> dict[str, Any]:
+        return {
+            "name": entry.id or f"{section}[{i}]",
+            "allows": section == "allow",
+            **self.times((section, i), entry),
+            **_listed(entry),
+        }
+
+    def times(
+        self, where: tuple[str | int, ...], given: model.Override | model.ListEntry
+    ) -> dict[str, Any]:
+        from_ns = self.instant((*where, "from"), given.begin) or 0
+        until_ns = self.instant((*where, "until"), given.until)
+        if until_ns is not None and 0 < until_ns <= from_ns:
+            self.problems.append(
+                self.document.problem(
+                    (*where, "until"), "is not after `from`; expected a later time"
+                )
+            )
+        if until_ns is not None and until_ns >= _FOREVER_NS:
+            until_ns = None
+        return {"from_ns": from_ns, "until_ns": until_ns}
+
+    def instant(
+        self, where: tuple[str | int, ...], given: dt.datetime | dt.date | None
     ) -> int | None:
-        if until is None:
+        if given is None:
             return None
-        if not isinstance(until, dt.datetime):
-            until = dt.datetime(until.year, until.month, until.day, tzinfo=dt.timezone.utc)
-        if until.tzinfo is None:
+        at = as_instant(given)
+        if at.tzinfo is None:
             self.problems.append(
                 self.document.problem(
                     where,
-                    f"is {until.isoformat()}; expected a time with its zone, such as "
-                    f"{until.isoformat()}Z",
+                    f"is {at.isoformat()}; expected a time with its zone, such as "
+                    f"{at.isoformat()}Z",
                 )
             )
             return None
         epoch = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-        until_ns = max(0, (until - epoch) // dt.timedelta(microseconds=1)) * 1000
-        return until_ns if until_ns < _FOREVER_NS else None
+        micros = (at - epoch) // dt.timedelta(microseconds=1)
+        return min(max(0, micros) * 1000, _LAST_NS)
 
     def _algorithm_of(self, rule: str) -> Algorithm:
         return self._algorithms.get(rule, self.rules.algorithm)
@@ -415,11 +448,7 @@ class _Compiler:
                 for cost in self.rules.costs
             ],
             "lists": [
-                {
-                    "name": entry.id or f"{section}[{i}]",
-                    "allows": section == "allow",
-                    **_listed(entry),
-                }
+                self.listed(section, i, entry)
                 for section in _LISTS
                 for i, entry in enumerate(getattr(self.rules, section))
             ],

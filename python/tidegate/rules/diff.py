@@ -33,7 +33,7 @@ def differences(before: model.Rules, after: model.Rules) -> list[str]:
 
 
 def _plain(fields: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = fields.model_dump(mode="json")
+    plain: dict[str, Any] = fields.model_dump(mode="json", by_alias=True)
     if "limits" in plain:
         plain["limits"] = _alike(plain["limits"])
     return plain
@@ -137,7 +137,7 @@ def _entries(name: str, old: list[Any], new: list[Any]) -> Iterator[str]:
 
 
 def _entry(entry: Any) -> str:
-    plain = entry.model_dump(mode="json", exclude_defaults=True)
+    plain = entry.model_dump(mode="json", exclude_defaults=True, by_alias=True)
     return ", ".join(f"{field} {_shown(value)}" for field, value in plain.items())
 
 

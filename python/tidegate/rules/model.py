@@ -31,6 +31,7 @@ __all__ = [
     "Rule",
     "Rules",
     "as_list",
+    "field_names",
 ]
 
 UNLIMITED = "unlimited"
@@ -139,6 +140,14 @@ Method = Annotated[
 ]
 Methods = Annotated[list[Method], BeforeValidator(as_list)]
 Time = Annotated[Union[dt.datetime, dt.date], BeforeValidator(_as_time)]
+Begin = Annotated[
+    Union[Time, None],
+    Field(alias="from", description="When it begins: a time with its zone, or a day in UTC."),
+]
+End = Annotated[
+    Union[Time, None],
+    Field(description="When it ends: a time with its zone, or a day in UTC, as it begins."),
+]
 Percentage = Annotated[
     int,
     BeforeValidator(_as_percentage),
@@ -148,10 +157,17 @@ Percentage = Annotated[
 Limits = Union[str, list[str], dict[str, Union[str, list[str]]]]
 
 
+def field_names(model: type[BaseModel]) -> list[str]:
+    """The names of its fields as documents have them."""
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
 class _Fields(BaseModel):
     """Unknown fields are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), populate_by_name=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -233,6 +249,10 @@ class Rule(_Condition, _Limited):
         default=[],
         description="Ids of rules that do not apply to requests that this rule applies to.",
     )
+    also: Flag = Field(
+        default=False,
+        description="Whether it adds to the other rules: it replaces none, and none replaces it.",
+    )
     enabled: Flag = True
 
 
@@ -251,9 +271,8 @@ class Override(_Fields):
         "mapping of each to its value."
     )
     limits: Union[str, list[str]]
-    until: Union[Time, None] = Field(
-        default=None, description="When it ends: a time with its zone, or a day in UTC."
-    )
+    begin: Begin = None
+    until: End = None
     reason: str = ""
     algorithm: Union[Algorithm, None] = None
 
@@ -275,7 +294,9 @@ class Cost(_Condition):
 class ListEntry(_Fields):
     """Requests that are allowed, or refused, whatever the rules say."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="allow", frozen=True, protected_namespaces=(), populate_by_name=True
+    )
 
     endpoints: Texts = []
     methods: Methods = []
@@ -284,6 +305,8 @@ class ListEntry(_Fields):
         default=[], description="CIDRs, or addresses, that contain the attribute ip."
     )
     id: Union[Id, None] = None
+    begin: Begin = None
+    until: End = None
     reason: str = ""
     __pydantic_extra__: dict[str, Text]
 

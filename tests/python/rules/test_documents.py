@@ -216,7 +216,7 @@ def test_all_mistakes_are_named_at_once() -> None:
         "r.yaml:3: rules[1].id: is 5",
         "r.yaml:3: rules[1].shdow: is not a field",
     ]
-    assert "did you mean 'shadow'? expected algorithm, by," in found[-1]
+    assert "did you mean 'shadow'? expected algorithm, also, by," in found[-1]
 
 
 JSON = '{"rules": [\n {"id": "a",\n  "by": "user",\n  "limit": "1/s"},\n'

@@ -6,7 +6,7 @@ import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate.rules.compile import compile_rules, validate
+from tidegate.rules.compile import as_instant, compile_rules, validate
 from tidegate.rules.document import read_file
 from tidegate.rules.problems import RulesError
 
@@ -72,15 +72,17 @@ def _warnings(document: Document, rules: model.Rules) -> Iterator[Problem]:
     for where, rule in places:
         yield from _warnings_of_rule(document, rules, where, rule)
     now = dt.datetime.now(dt.timezone.utc)
-    for i, override in enumerate(rules.overrides):
-        until = override.until
-        if until is not None and not isinstance(until, dt.datetime):
-            until = dt.datetime(until.year, until.month, until.day, tzinfo=dt.timezone.utc)
-        if until is not None and until <= now:
-            yield document.problem(
-                ("overrides", i, "until"),
-                f"warning: the override ended at {until.isoformat()}, so it changes nothing",
-            )
+    for section, what in (
+        ("overrides", "the override"),
+        ("allow", "the entry"),
+        ("block", "the entry"),
+    ):
+        for i, each in enumerate(getattr(rules, section)):
+            if each.until is not None and as_instant(each.until) <= now:
+                at = as_instant(each.until).isoformat()
+                yield document.problem(
+                    (section, i, "until"), f"warning: {what} ended at {at}, so it changes nothing"
+                )
 
 
 def _warnings_of_rule(

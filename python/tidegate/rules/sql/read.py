@@ -26,6 +26,7 @@ _COLUMNS = {
     "id": "rule_id",
     "by": "count_by",
     "when": "conditions",
+    "from": "begins_at",
     "until": "expires_at",
     "rule": "rule_id",
 }
@@ -47,6 +48,7 @@ _OF_A_RULE = (
     "enabled",
     "reserve",
     "carry_over",
+    "also",
 )
 
 
@@ -134,6 +136,7 @@ class _Builder:
             "enabled": first.enabled,
             "reserve": first.reserve,
             "carry_over": first.carry_over,
+            "also": first.also,
             "description": first.description,
             **_conditions(first),
         }
@@ -184,6 +187,7 @@ class _Builder:
                 "key": row.key,
                 "limits": row.limits,
                 "algorithm": row.algorithm,
+                "from": row.begins_at,
                 "until": row.expires_at,
                 "reason": row.reason,
             }
@@ -230,6 +234,8 @@ class _Builder:
                 **conditions,
                 "endpoints": row.endpoints,
                 "id": row.name,
+                "from": row.begins_at,
+                "until": row.expires_at,
                 "reason": row.reason,
             }
             self.add(row.list, place, fields)

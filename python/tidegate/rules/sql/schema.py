@@ -98,6 +98,7 @@ rules = sa.Table(
     *_times(),
     sa.Column("reserve", json_type),
     sa.Column("carry_over", sa.String(12), nullable=False, server_default="as-is"),
+    sa.Column("also", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 # The other fields of a document: tiers, default_tier, algorithm, default.
@@ -119,6 +120,7 @@ overrides = sa.Table(
     sa.Column("expires_at", UtcTime()),
     sa.Column("reason", sa.Text),
     *_times(),
+    sa.Column("begins_at", UtcTime()),
 )
 
 # Requests that are allowed ("allow") or refused ("block") whatever the rules say.
@@ -131,6 +133,8 @@ lists = sa.Table(
     *_conditions(),
     sa.Column("reason", sa.Text),
     *_times(),
+    sa.Column("begins_at", UtcTime()),
+    sa.Column("expires_at", UtcTime()),
 )
 
 user_tiers = sa.Table(

@@ -25,6 +25,7 @@ _UNSAID = {
     "headers": True,
     "enabled": True,
     "carry_over": "as-is",
+    "also": False,
 }
 
 

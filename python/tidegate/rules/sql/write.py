@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from tidegate.rules.compile import as_instant
 from tidegate.rules.problems import Problem, RulesError
 from tidegate.rules.sql import schema
 
@@ -101,6 +102,7 @@ def _rule_rows(rule: model.Rule) -> Iterator[Row]:
         "headers": rule.headers,
         "enabled": rule.enabled,
         "carry_over": rule.carry_over,
+        "also": rule.also,
         "description": rule.description,
         "reserve": _reserve(rule.reserve),
         **_conditions(rule, rule.when),
@@ -165,22 +167,26 @@ def _list_rows(rules: model.Rules) -> Iterator[Row]:
                 "name": entry.id,
                 "endpoints": entry.endpoints or None,
                 "reason": entry.reason or None,
+                "begins_at": _instant(entry.begin),
+                "expires_at": _instant(entry.until),
                 **_conditions(entry, entry.__pydantic_extra__ or {}),
             }
 
 
+def _instant(given: dt.datetime | dt.date | None) -> dt.datetime | None:
+    return None if given is None else as_instant(given)
+
+
 def override_row(override: model.Override) -> Row:
     """Returns the columns of an override."""
-    until = override.until
-    if until is not None and not isinstance(until, dt.datetime):
-        until = dt.datetime(until.year, until.month, until.day, tzinfo=dt.timezone.utc)
     limits = override.limits
     return {
         "rule_id": override.rule,
         "key": override.key,
         "limits": limits if isinstance(limits, str) else "; ".join(limits),
         "algorithm": override.algorithm,
-        "expires_at": until,
+        "begins_at": _instant(override.begin),
+        "expires_at": _instant(override.until),
         "reason": override.reason or None,
     }
 

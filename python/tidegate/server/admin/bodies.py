@@ -231,6 +231,7 @@ class StoredOverride(BaseModel):
     key: Any
     limits: str
     algorithm: Optional[str]
+    begin: Optional[dt.datetime] = Field(alias="from")
     until: Optional[dt.datetime]
     reason: Optional[str]
 

@@ -234,14 +234,15 @@ def _override_said(row: Any) -> dict[str, Any]:
         "key": row.key,
         "limits": row.limits,
         "algorithm": row.algorithm,
+        "from": row.begins_at,
         "until": row.expires_at,
         "reason": row.reason,
     }
 
 
 def _as_json(override: dict[str, Any]) -> dict[str, Any]:
-    until = override["until"]
-    return {**override, "until": until and until.isoformat()}
+    times = {name: override[name] for name in ("from", "until")}
+    return {**override, **{name: at and at.isoformat() for name, at in times.items()}}
 
 
 @router.get("/upgrade-requests", openapi_extra=role("viewer"), response_model=list[UpgradeRequest])
