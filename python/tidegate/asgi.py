@@ -22,6 +22,7 @@ from tidegate._core import HeaderSend
 from tidegate._errors import ConfigurationError, StorageError
 from tidegate.limiter.limit import as_limits
 from tidegate.limiter.limiter import Limiter
+from tidegate.web.answers import answer_asgi
 from tidegate.web.asgi_types import ASGIApp, Message, Receive, Scope, Send
 from tidegate.web.callables import check_application
 from tidegate.web.decisions import GRANTED, grant
@@ -83,6 +84,13 @@ class RateLimitMiddleware:
     with (such as a Starlette response), instead of the problem+json body; the fields are added to
     its response.
 
+    `cost_after` is a function of the scope and the answer, async or not, that returns the actual
+    cost; it is called when the application has ended. The answer has a `status` and `headers`, a
+    mapping from names in lower case; it is the exception if the application raised, and None if
+    nothing was sent, as on WebSockets. What `cost` charged too little is charged then as far as
+    there is room, and what it charged too much is given back. If the function fails, the charge
+    stays. The fields of the answer show the charge made before. Rules do not correct charges.
+
     `retry_jitter` keeps clients that were refused together from returning together: for each
     refusal, a random time of up to that many seconds is added to Retry-After, to the `t` of
     RateLimit and to the body's `retry_after`. It may also be a function of the wait in seconds
@@ -125,6 +133,7 @@ class RateLimitMiddleware:
         check_application(app, "ASGI", takes, "tidegate.wsgi.RateLimitMiddleware")
         self.app = app
         self._websockets = given.websockets
+        self._settles = given.cost_after is not None
         self._exempt_methods = methods_of(given.exempt_methods)
         if given.messages is not None and not given.websockets:
             raise ConfigurationError(
@@ -200,6 +209,9 @@ class RateLimitMiddleware:
                 scope.pop(GRANTED, None)
                 return
             send = HeaderSend(send, outcome)
+            if self._settles:
+                await answer_asgi(self.app, scope, receive, send, outcome)
+                return
         await self.app(scope, receive, send)
 
     async def _connection(self, kind: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -229,6 +241,9 @@ class RateLimitMiddleware:
                 receive, send = self._messages.between(
                     scope, key, request_limiter.hooks, receive, send
                 )
+            if self._settles:
+                await answer_asgi(self.app, scope, receive, send, outcome)
+                return
         await self.app(scope, receive, send)
 
     def _closing(self, send: Send) -> Send:

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Awaitable
 from types import CoroutineType
@@ -30,6 +31,7 @@ from tidegate.web.decisions import DECISIONS, GRANTED
 from tidegate.web.execution import AWAITING, BLOCKING, Execution
 from tidegate.web.frameworks import decorator as decorators
 from tidegate.web.frameworks.django_views import ViewDecorator
+from tidegate.web.frameworks.streams import settle_after_django
 from tidegate.web.headers import PROBLEM_TYPE, extend
 from tidegate.web.options import DjangoViewOptions, OptionReader
 from tidegate.web.refusal import USUAL
@@ -56,13 +58,18 @@ GetResponse = Callable[[Any], Any]
 Response = Union[HttpResponseBase, Awaitable[HttpResponseBase]]
 
 _AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+_RAISED = "tidegate.raised"
 _CONFIGURED = frozenset(
     (
         "enabled", "limit", "rules", "attributes", "tiers", "violations", "load", "key", "cost",
-        "exempt_when", "exempt_methods", "storage", "storage_options", "algorithm", "prefix",
-        "clock", "on_limit_error", "on_no_key", "on_refused", "headers", "retry_jitter",
+        "cost_after", "exempt_when", "exempt_methods", "storage", "storage_options", "algorithm",
+        "prefix", "clock", "on_limit_error", "on_no_key", "on_refused", "headers", "retry_jitter",
     )
 )  # fmt: skip
+
+
+# The settings that apply to views too. COST and COST_AFTER are those of the middleware.
+_OF_VIEWS = _CONFIGURED - {"cost", "cost_after"}
 
 
 class SettingsError(ConfigurationError, ImproperlyConfigured):  # type: ignore[misc]
@@ -73,8 +80,9 @@ class RateLimitMiddleware:
     """Answers 429 above the limit of the setting TIDEGATE, and adds its state to all responses.
 
     TIDEGATE is a dict of LIMIT, KEY (a function of the request, "package.module:function",
-    "ip", "user" or "user_or_ip"), COST, EXEMPT_WHEN, EXEMPT_METHODS, STORAGE,
-    STORAGE_OPTIONS, ALGORITHM, PREFIX, CLOCK, ON_LIMIT_ERROR, ON_NO_KEY, ON_REFUSED (a function
+    "ip", "user" or "user_or_ip"), COST, COST_AFTER (a function of the request, and of the response
+    or the exception that the view raised), EXEMPT_WHEN, EXEMPT_METHODS, STORAGE, STORAGE_OPTIONS,
+    ALGORITHM, PREFIX, CLOCK, ON_LIMIT_ERROR, ON_NO_KEY, ON_REFUSED (a function
     of request and decision that returns a response, or an exception to raise), HEADERS,
     RETRY_JITTER and ENABLED, which is read for each request. They are the options of
     tidegate.asgi.RateLimitMiddleware. RULES replace LIMIT (the path of a file, which is followed,
@@ -105,7 +113,10 @@ class RateLimitMiddleware:
         try:
             if self._settings.limit is not None:
                 self._request_limiter = self._settings.limiter(
-                    self._settings.limit, "project", cost=self._settings.cost
+                    self._settings.limit,
+                    "project",
+                    cost=self._settings.cost,
+                    cost_after=self._settings.cost_after,
                 )
             else:
                 self._request_limiter = self._settings.rule_requests()
@@ -120,6 +131,7 @@ class RateLimitMiddleware:
                     LIMIT=self._settings.limit,
                     KEY=self._settings.key,
                     COST=self._settings.cost,
+                    COST_AFTER=self._settings.cost_after,
                     EXEMPT_WHEN=self._settings.exempt_when,
                     ON_REFUSED=self._settings.on_refused,
                     **attributes_by_option(self._settings.attributes, "ATTRIBUTES"),
@@ -134,8 +146,8 @@ class RateLimitMiddleware:
         if outcome is not None and not outcome.decision.allowed:
             return BLOCKING.run(self._refuse(request, outcome, BLOCKING))
         response = self.get_response(request)
-        if outcome is not None and _is_given_back(request, outcome):
-            outcome = BLOCKING.run(outcome.standing(BLOCKING))
+        if outcome is not None:
+            outcome = BLOCKING.run(self._settle(request, response, outcome, BLOCKING))
         return self._with_headers(request, response, outcome)
 
     async def _answer_later(self, request: HttpRequest) -> HttpResponseBase:
@@ -143,8 +155,8 @@ class RateLimitMiddleware:
         if outcome is not None and not outcome.decision.allowed:
             return await self._refuse(request, outcome, AWAITING)
         response = await self.get_response(request)
-        if outcome is not None and _is_given_back(request, outcome):
-            outcome = await outcome.standing(AWAITING)
+        if outcome is not None:
+            outcome = await self._settle(request, response, outcome, AWAITING)
         return self._with_headers(request, response, outcome)
 
     async def _check(self, request: HttpRequest, execution: Execution) -> RequestDecision | None:
@@ -158,6 +170,29 @@ class RateLimitMiddleware:
             if isinstance(limiter, RuleRequests) and outcome.decision.allowed:
                 request.META[GRANTED] = (outcome,)
         return outcome
+
+    async def _settle(
+        self,
+        request: HttpRequest,
+        response: HttpResponseBase,
+        outcome: RequestDecision,
+        execution: Execution,
+    ) -> RequestDecision:
+        if _is_given_back(request, outcome):
+            return await outcome.standing(execution)
+        cost_after = self._settings.cost_after
+        if cost_after is None:
+            return outcome
+        answer = request.META.pop(_RAISED, response)
+        settle = functools.partial(outcome.settle, request, answer)
+        if settle_after_django(response, settle, cost_after):
+            return outcome
+        return await settle(execution)
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> None:
+        """Notes the exception of a view, which Django answers, for COST_AFTER."""
+        if self._settings.cost_after is not None:
+            request.META[_RAISED] = exception
 
     async def _refuse(
         self, request: HttpRequest, outcome: RequestDecision, execution: Execution
@@ -200,7 +235,7 @@ def rate_limit(
         path("login", rate_limit("5/minute")(login))
 
     Options that are None are taken from the setting TIDEGATE, and `key` may be a name as there;
-    COST applies only to the middleware. The decorator may stand on classes and, by
+    COST and COST_AFTER apply only to the middleware. The decorator may stand on classes and, by
     `method_decorator`, on their methods; each class has its own counts. Responses that Django makes
     of an exception of the view carry the fields if the middleware is installed.
     """
@@ -213,7 +248,7 @@ def rate_limit(
         )
     given.key = key_function(given.key)
     merged = {
-        name: getattr(configured, name) if value is None and hasattr(configured, name) else value
+        name: getattr(configured, name) if value is None and name in _OF_VIEWS else value
         for name, value in vars(given).items()
     }
     merged["exempt_when"] = _unless_disabled(merged["exempt_when"])

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from types import CoroutineType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -27,8 +27,10 @@ from starlette.requests import HTTPConnection
 
 from tidegate._core import Decision
 from tidegate._errors import ConfigurationError
+from tidegate.web.answers import to_the_end
 from tidegate.web.decisions import DECISIONS, GRANTED, binding
 from tidegate.web.execution import AWAITING
+from tidegate.web.frameworks.fastapi_costs import PENDING, settle_one
 from tidegate.web.frameworks.fastapi_defaults import (
     PerRoute,
     exempt,
@@ -65,14 +67,16 @@ watch_signatures()
 class RateLimit:
     """A dependency that refuses with 429 above `limit`; its value is the Decision.
 
-    The arguments are those of tidegate.rate_limit, except `cost_after`. The dependency may stand on
-    routes, routers and the application. Each object has its own counts, which all of its routes
-    share; objects with the same `scope` and equal limits share counts. If several stand on one
-    route and a later one refuses, the earlier ones give back what they charged.
+    The arguments are those of tidegate.rate_limit. The dependency may stand on routes, routers and
+    the application. Each object has its own counts, which all of its routes share; objects with the
+    same `scope` and equal limits share counts. If several stand on one route and a later one
+    refuses, the earlier ones give back what they charged.
 
     All responses carry the fields of the limits, whether the route returns a value or a response,
     or a handler answers an exception of the route or of a later dependency. `on_refused` is a
-    function of request and decision that returns another exception to raise. Raises
+    function of request and decision that returns another exception to raise. `cost_after` is a
+    function of the request and of what the route returned, or of the exception that ended the
+    request, also one of a later dependency; on a WebSocket that ends it gets None. Raises
     ConfigurationError at construction.
 
     A WebSocket counts as one request, a GET, charged when it connects. It is refused with a 429 if
@@ -118,27 +122,30 @@ class RateLimit:
         self.__tidegate_rate_limit__ = SimpleNamespace(limiters=[self._request_limiter])
         # FastAPI looks here to see whether it must await a call, which is the class's __call__.
         # Before Python 3.12, older versions of FastAPI do not see a mark on that method.
-        self.__dict__["__call__"] = self._charge
+        chosen: Any = self._charge if given.cost_after is None else self._charge_and_settle
+        self.__dict__["__call__"] = self._chosen = chosen
 
     @property
     def limiter(self) -> Limiter | None:
         """The limiter, or None if a function chooses the limit."""
         return self._request_limiter.limiter
 
-    # A generator would make a call of FastAPI four times slower. The method is not async, so that a
+    # A generator would make a call of FastAPI four times slower, so only `cost_after` makes one.
+    # The method is not async, so that a
     # call by anything but FastAPI raises at once.
     def __call__(
         self,
         request: HTTPConnection,
         response: Response = None,  # type: ignore[assignment]
-    ) -> Awaitable[Decision | None]:
+    ) -> Awaitable[Decision | None] | AsyncIterator[Decision | None]:
         if response is None:
             raise ConfigurationError(
                 f"{type(self).__name__}(...) was called with {request!r}; expected "
                 f"Depends({type(self).__name__}(...)) in the route's dependencies, and "
                 "@tidegate.rate_limit(...) as a decorator"
             )
-        return self._charge(request, response)
+        chosen: Awaitable[Decision | None] = self._chosen(request, response)
+        return chosen
 
     @property
     def dependency(self) -> Any:
@@ -181,6 +188,26 @@ class RateLimit:
             self._route = (lambda: None) if route is None else weakref.ref(route)
         binding(outcomes).put(response.raw_headers)
         return outcome.decision
+
+    async def _charge_and_settle(
+        self, request: HTTPConnection, response: Response
+    ) -> AsyncIterator[Decision | None]:
+        """Does what _charge() does, and settles the cost where the route does not return."""
+        scope = request.scope
+        decision = await self._charge(request, response)
+        if decision is None:
+            yield None
+            return
+        outcome = scope[DECISIONS][-1]
+        scope.setdefault(PENDING, []).append((outcome, response))
+        answer: Any = None
+        try:
+            yield decision
+        except Exception as exc:
+            answer = exc
+            raise
+        finally:
+            await to_the_end(settle_one(request, outcome, answer))
 
     async def _refusal(self, request: HTTPConnection, outcome: RequestDecision) -> BaseException:
         error = await outcome.service_answer(

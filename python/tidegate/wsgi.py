@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
+from tidegate.web.answers import answer_wsgi
 from tidegate.web.callables import check_application, check_synchronous
 from tidegate.web.decisions import grant
 from tidegate.web.execution import BLOCKING
@@ -46,7 +47,7 @@ class RateLimitMiddleware:
     """Answers 429 to requests above `limit`, and adds the state of the limit to all responses.
 
     The options are those of tidegate.asgi.RateLimitMiddleware, with the environ instead of the
-    scope: `key`, `cost` and `exempt_when` are functions of the environ that are not async, and
+    scope: `key`, `cost`, `cost_after` and `exempt_when` are functions that are not async, and
     `on_refused` is a function of environ and decision that returns the WSGI application to answer
     with. The address of the connection is ``REMOTE_ADDR``. The application finds the decision in
     ``environ["tidegate.decision"]``.
@@ -67,6 +68,7 @@ class RateLimitMiddleware:
             limit=limit,
             key=given.key,
             cost=given.cost,
+            cost_after=given.cost_after,
             exempt_when=given.exempt_when,
             on_refused=given.on_refused,
             **attributes_by_option(given.attributes),
@@ -74,6 +76,7 @@ class RateLimitMiddleware:
         takes = ("environ", "start_response")
         check_application(app, "WSGI", takes, "tidegate.asgi.RateLimitMiddleware")
         self.app = app
+        self._settles = given.cost_after is not None
         self._exempt_methods = methods_of(given.exempt_methods)
         self.limiter, self._request_limiter = middleware_limiters(limit, given, storage_options)
 
@@ -88,7 +91,10 @@ class RateLimitMiddleware:
             return self._refuse(outcome, environ, start_response)
         if isinstance(outcome.limiter, RuleRequests):
             grant(environ, outcome)
-        return self.app(environ, with_fields(start_response, (outcome,)))
+        adding = with_fields(start_response, (outcome,))
+        if self._settles:
+            return answer_wsgi(self.app, environ, adding, outcome)
+        return self.app(environ, adding)
 
     def _refuse(
         self, outcome: RequestDecision, environ: Environ, start_response: StartResponse

@@ -64,6 +64,7 @@ class RequestOptions(CommonOptions, StorageOptions, total=False):
 
     key: Callable[[Any], Any] | None
     cost: int | Callable[[Any], Any]
+    cost_after: Callable[[Any, Any], Any] | None
     enabled: bool
     storage: StorageLike
     algorithm: Algorithm
@@ -113,8 +114,6 @@ class DependencyOptions(RequestOptions, SharedOptions, total=False):
 
 class RouteOptions(DependencyOptions, total=False):
     """The options of tidegate.rate_limit."""
-
-    cost_after: Callable[[Any, Any], Any] | None
 
 
 class ConfiguredOptions(CommonOptions, total=False):

@@ -50,6 +50,7 @@ _ORDER = (
     "load",
     "key",
     "cost",
+    "cost_after",
     "exempt_when",
     "exempt_methods",
     "on_limit_error",
@@ -64,10 +65,13 @@ _FUNCTIONS = (
     "meta_limit",
     "key",
     "cost",
+    "cost_after",
     "exempt_when",
     "on_refused",
     "retry_jitter",
 )
+# The options whose values a RequestLimiter checks.
+_OF_REQUESTS = ("cost", "cost_after", "exempt_when", "on_no_key", "on_refused", "retry_jitter")
 _NAMED_KEYS = ("ip", "user", "user_or_ip")
 # The functions that read the options about rules.
 _RULE_READERS = {
@@ -82,6 +86,7 @@ _REPLACED_BY_RULES = {
     "limit": "expected one of them",
     "endpoint_limit": "expected a rule that counts by endpoint",
     "key": "which count by attributes; expected attributes, such as {'user': 'user'}",
+    "cost_after": "whose charges are not corrected; expected a cost",
 }
 
 
@@ -110,6 +115,7 @@ class Settings:
     load: Any
     key: Any
     cost: Any
+    cost_after: Any
     exempt_when: Any
     exempt_methods: frozenset[str]
     on_limit_error: Any
@@ -163,7 +169,7 @@ class Settings:
             return
         for option, advice in _REPLACED_BY_RULES.items():
             if getattr(self, option) is not None:
-                link = ", " if advice.startswith("which") else "; "
+                link = ", " if advice.startswith("wh") else "; "
                 raise ConfigurationError(
                     f"{self._names[option]} was given with rules{link}{advice}"
                 )
@@ -242,7 +248,7 @@ class Settings:
             check_families(value, of_rules=True)
         if option == "on_limit_error":
             check_limit_error_policy(value, self.algorithm)
-        if option in ("cost", "exempt_when", "on_no_key", "on_refused", "retry_jitter"):
+        if option in _OF_REQUESTS:
             # A request limiter without limits checks the values.
             nothing = Limiter("1000000000/second", storage=self.storage)
             RequestLimiter(nothing, address=peer, headers=(), **{option: value})

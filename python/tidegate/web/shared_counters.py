@@ -121,6 +121,10 @@ def _of_rules(
     if limit is not None:
         raise ConfigurationError(f"the limit {limit!r} was given with rules; expected one of them")
     defaults = {"key": None, "on_limit_error": "raise", "on_no_key": "address"}
+    if options.cost_after is not None:
+        raise ConfigurationError(
+            "cost_after= was given with rules, whose charges are not corrected; expected cost="
+        )
     for name, default in {**defaults, "messages": None}.items():
         if getattr(options, name, default) != default:
             raise ConfigurationError(

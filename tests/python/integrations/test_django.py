@@ -531,3 +531,42 @@ def test_requests_of_rest_framework_are_limited(clock, ask, is_general):
             answers = [ask("/report", method) for _ in range(2)]
             assert [each.status_code for each in answers] == [200, 429]
             assert answers[0].headers["X-RateLimit-Remaining"] == "0"
+
+
+def test_cost_after_gets_the_response_or_the_exception_of_the_view(clock, ask):
+    seen = []
+
+    def cost_after(request, answer):
+        seen.append(type(answer).__name__)
+        return 10 if getattr(answer, "status_code", None) == 200 else 0
+
+    def raises(request):
+        raise Http404
+
+    urls = (
+        path("raises", raises),
+        path("502", lambda request: HttpResponse(status=502)),
+        path("streams", lambda request: StreamingHttpResponse([b"x"])),
+    )
+    with project(clock, urls, LIMIT="10/minute", COST=10, COST_AFTER=cost_after):
+        failed = [ask(each) for each in ("/raises", "/502")]
+        assert [each.status_code for each in failed] == [404, 502]
+        assert {each["x-ratelimit-remaining"] for each in failed} == {"10"}
+        stream = ask("/streams")
+        stream.close()
+        assert ask.statuses("/streams") == [429]
+    assert seen == ["Http404", "HttpResponse", "StreamingHttpResponse"]
+
+
+def test_cost_after_is_refused_with_rules_and_async_under_wsgi(clock):
+    async def later(request, answer):
+        return 1
+
+    rules = {"rules": [{"id": "r", "limit": "1/minute"}]}
+    for settings_of_case, problem in (
+        ({"RULES": rules, "COST_AFTER": lambda r, a: 1}, "COST_AFTER.*with rules"),
+        ({"LIMIT": "1/minute", "COST_AFTER": later}, "COST_AFTER is the async function"),
+        ({"LIMIT": "1/minute", "COST_AFTER": 3}, "COST_AFTER"),
+    ):
+        with project(clock, **settings_of_case), pytest.raises(SettingsError, match=problem):
+            RateLimitMiddleware(page)

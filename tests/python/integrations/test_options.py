@@ -53,7 +53,7 @@ def test_signatures_show_defaults() -> None:
     assert keywords(tidegate.django.rate_limit)["algorithm"] is None
     assert keywords(tidegate.django.rate_limit)["cost"] == 1
     assert "on_message_refused" not in keywords(tidegate.wsgi.RateLimitMiddleware)
-    assert "cost_after" not in keywords(tidegate.fastapi.RateLimit)
+    assert "cost_after" in keywords(tidegate.fastapi.RateLimit)
 
 
 def test_options_are_read_with_defaults_and_others_are_for_the_storage() -> None:

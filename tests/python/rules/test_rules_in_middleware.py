@@ -340,15 +340,13 @@ def test_a_failing_function_of_a_condition_raises(rule: Any, attribute: str) -> 
 
 def test_a_condition_of_a_wrong_type_raises() -> None:
     rule = {"id": "a", "by": "ip", "limits": "1/hour", "when": {"plan": "trial"}}
-    app = middleware({"rules": [rule]}, attributes={"plan": lambda scope: 4.2})
     with pytest.raises(tg.ConfigurationError, match="plan is unknown: its function returned float"):
-        get(app)
+        get(middleware({"rules": [rule]}, attributes={"plan": lambda scope: 4.2}))
 
 
 def test_a_user_whose_id_is_an_int_is_counted_and_blocked_by_its_text() -> None:
     rules = {"rules": [{"id": "a", "by": "user", "limits": "1/hour"}], "block": [{"user": "7"}]}
-    ids = iter([1, 2, 1, 7])
-    app = middleware(rules, attributes={"user": lambda scope: next(ids)})
+    app = middleware(rules, attributes={"user": lambda scope, ids=[7, 1, 2, 1]: ids.pop()})
     assert [get(app)[0] for _ in range(4)] == [200, 200, 429, 429]
 
 

@@ -1,4 +1,4 @@
-"""Adds the headers to responses that a route of FastAPI returns itself."""
+"""Adds the headers to responses that a route of FastAPI returns itself, and settles its costs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from typing import Any
 
 from fastapi import routing
 
+from tidegate.web.frameworks.fastapi_costs import (
+    PENDING,
+    settle_by_result,
+    settle_by_result_in_thread,
+)
 from tidegate.web.frameworks.starlette_exceptions import ADDS_FIELDS, add_fields
 
 __all__ = ["add_headers_to_responses", "route_of"]
@@ -44,6 +49,8 @@ def add_headers_to_responses(route: Any) -> None:
     async def call_async(*args: Any, **kwargs: Any) -> Any:
         request = kwargs.pop(_REQUEST, None) if own is None else kwargs.get(own)
         result = await call(*args, **kwargs)
+        if request is not None and PENDING in request.scope:
+            await settle_by_result(request, result)
         add_fields(request, result)
         return result
 
@@ -51,6 +58,8 @@ def add_headers_to_responses(route: Any) -> None:
     def call_in_thread(*args: Any, **kwargs: Any) -> Any:
         request = kwargs.pop(_REQUEST, None) if own is None else kwargs.get(own)
         result = call(*args, **kwargs)
+        if request is not None and PENDING in request.scope:
+            settle_by_result_in_thread(request, result)
         add_fields(request, result)
         return result
 

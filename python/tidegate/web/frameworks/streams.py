@@ -3,12 +3,12 @@ client has disconnected."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import threading
 from collections.abc import Coroutine
 from typing import Any, Callable
 
+from tidegate.web.answers import to_the_end
 from tidegate.web.callables import is_async
 from tidegate.web.execution import AWAITING, BLOCKING, Execution
 
@@ -20,8 +20,6 @@ Settle = Callable[[Execution], Coroutine[Any, Any, Any]]
 # A response that is to be settled has this attribute, and its class has the other.
 _SETTLE = "__tidegate_settle__"
 _KNOWN = "__tidegate_settles__"
-# Keeps tasks that nobody awaits from being collected.
-_under_way: set[asyncio.Task[Any]] = set()
 
 
 def settle_after_starlette(response: Any, settle: Settle) -> bool:
@@ -55,22 +53,10 @@ def _settling(kind: Any) -> Any:
             finally:
                 # A response that is returned again is not settled again.
                 for settle in self.__dict__.pop(_SETTLE, ()):
-                    await _to_the_end(settle(AWAITING))
+                    await to_the_end(settle(AWAITING))
 
     names = {_KNOWN: True, "__call__": call, "__module__": kind.__module__, "__doc__": kind.__doc__}
     return type(kind.__name__, (kind,), {**names, "__qualname__": kind.__qualname__})
-
-
-async def _to_the_end(settling: Coroutine[Any, Any, Any]) -> None:
-    """Awaits the coroutine, which continues even if the caller is cancelled."""
-    try:
-        task = asyncio.get_running_loop().create_task(settling)
-    except RuntimeError:  # the event loop is trio's
-        await settling
-        return
-    _under_way.add(task)
-    task.add_done_callback(_under_way.discard)
-    await asyncio.shield(task)
 
 
 def settle_after_flask(flask: Any, result: Any, settle: Settle, cost_after: Any) -> bool:

@@ -1,0 +1,135 @@
+"""Settles the cost of a request when an application of ASGI or WSGI has answered it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from tidegate.web.execution import AWAITING, BLOCKING
+
+if TYPE_CHECKING:
+    from tidegate.web.asgi_types import ASGIApp, Message, Receive, Scope, Send
+    from tidegate.web.request_limiter import RequestDecision
+
+__all__ = ["Answer", "answer_asgi", "answer_wsgi", "to_the_end"]
+
+# Keeps tasks that nobody awaits from being collected.
+_under_way: set[asyncio.Task[Any]] = set()
+
+
+class Answer:
+    """The answer of an application, as `cost_after` of a middleware gets it.
+
+    `status` is an int; `headers` maps names in lower case to values, for repeated fields to the
+    last one.
+    """
+
+    __slots__ = ("headers", "status")
+
+    def __init__(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
+        self.status = status
+        self.headers: Mapping[str, str] = MappingProxyType(
+            {name.lower(): value for name, value in headers}
+        )
+
+    def __repr__(self) -> str:
+        return f"<answer with status {self.status}>"
+
+
+async def to_the_end(settling: Coroutine[Any, Any, Any]) -> None:
+    """Awaits the coroutine, which continues even if the caller is cancelled."""
+    try:
+        task = asyncio.get_running_loop().create_task(settling)
+    except RuntimeError:  # the event loop is trio's
+        await settling
+        return
+    _under_way.add(task)
+    task.add_done_callback(_under_way.discard)
+    await asyncio.shield(task)
+
+
+async def answer_asgi(
+    app: ASGIApp, scope: Scope, receive: Receive, send: Send, outcome: RequestDecision
+) -> None:
+    """Calls `app`, and settles the cost when it has ended, whatever ends it."""
+    answer: Any = None
+
+    async def send_and_note(message: Message) -> None:
+        nonlocal answer
+        if message["type"] == "http.response.start":
+            pairs = message.get("headers", ())
+            fields = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs]
+            answer = Answer(message["status"], fields)
+        await send(message)
+
+    try:
+        await app(scope, receive, send_and_note)
+    except Exception as exc:
+        answer = exc
+        raise
+    finally:
+        await to_the_end(outcome.settle(scope, answer, AWAITING))
+
+
+def answer_wsgi(
+    app: Any, environ: dict[str, Any], start_response: Any, outcome: RequestDecision
+) -> Iterable[bytes]:
+    """Calls `app`, and settles the cost when it raises or the server closes its answer."""
+    settling = _Settling(environ, outcome)
+
+    def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
+        settling.answer = Answer(int(status[:3]), headers)
+        return start_response(status, headers, *exc_info)
+
+    with settling.noting():
+        settling.body = app(environ, start)
+        settling.chunks = iter(settling.body)
+    return settling
+
+
+class _Settling:
+    """The body of an answer of a WSGI application."""
+
+    def __init__(self, environ: dict[str, Any], outcome: RequestDecision) -> None:
+        self._environ = environ
+        self._outcome: RequestDecision | None = outcome
+        self.answer: Any = None
+        self.body: Iterable[bytes] = ()
+        self.chunks: Iterator[bytes] = iter(())
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as exc:
+            self.answer = exc
+            self._settle()
+            raise
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self.chunks)
+        except StopIteration:
+            raise
+        except Exception as exc:
+            self.answer = exc
+            raise
+
+    def close(self) -> None:
+        try:
+            close = getattr(self.body, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._settle()
+
+    def _settle(self) -> None:
+        outcome, self._outcome = self._outcome, None
+        if outcome is not None:
+            BLOCKING.run(outcome.settle(self._environ, self.answer, BLOCKING))
