@@ -75,8 +75,7 @@ class Decision:
         """The units that charge() or charge_up_to() charged; None in decisions of other calls."""
     @property
     def debt(self) -> int:
-        """The units that the key owes beyond the limit that binds: calls are refused until they are
-        paid. A part of a unit counts as one."""
+        """Units owed beyond the limit that binds: calls are refused until they are paid."""
     @property
     def _index(self) -> int: ...
     @property
@@ -107,8 +106,7 @@ class Limit:
     A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
     refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` identifies its usage
     instead of its text: when the number of such a limit changes, what was used stays.
-    `max_debt` is the most units that a key may owe after Limiter.charge(): ten times the capacity
-    unless given, math.inf for no bound.
+    `max_debt`: the most units that a key may owe, math.inf for any; else ten times the capacity.
 
     Immutable; equal and hashed by value. Raises ConfigurationError for invalid arguments.
     """
@@ -388,8 +386,7 @@ class Limiter:
         the first is charged: if one is invalid, nothing is charged.
         """
     def _peek_fallback(self, key: _Key) -> tuple[Limit, int]:
-        """Returns the first limit as the fallback grants it, and the nanoseconds until `key` is
-        full again there."""
+        """The first limit as the fallback grants it, and the nanoseconds until `key` is full."""
     def _check(self, key: _Key, cost: int) -> None: ...
     def _release(self, key: _Key, cost: int, decision: Decision) -> None: ...
     def _extend(self, key: _Key, cost: int, decision: Decision) -> Decision | None: ...
@@ -412,8 +409,11 @@ class Plan:
         self, keys: Sequence[_Key], costs: Sequence[int] | None = None, outcomes: bool = False
     ) -> Decision:
         """Charges each limiter its cost under its key, or none of them."""
+    def charge(self, keys: Sequence[_Key], costs: Sequence[int]) -> Decision:
+        """Charges each limiter all of its cost under its key, and refuses nothing."""
     def _begin(
         self,
+        op: int,
         keys: Sequence[str | bytes],
         costs: Sequence[int] | None,
         outcomes: bool,
@@ -513,8 +513,7 @@ def peer_of(request: Any, /) -> str | None:
     """Returns the address of an ASGI request's connection if it is ASCII without a colon."""
 
 def add_attributes(request: Any, attributes: _Attributes, /) -> bool:
-    """Sets endpoint, method and ip, as far as `attributes` does not have them, for an ASGI request
-    with plain values. Returns False, and sets nothing, for other requests."""
+    """Sets endpoint, method and ip of a plain ASGI request where missing; False for others."""
 
 @final
 class BoundRules:
@@ -553,6 +552,7 @@ class RuleLimiter:
     def _peek(self, **attributes: Any) -> Decision: ...
     def _use(self, rules: RuleSet, hidden: frozenset[str]) -> None: ...
     _bound: Any
+    def _charge(self, attributes: _Attributes) -> Decision: ...
     def _refund(self, attributes: _Attributes, decision: Decision | None) -> None: ...
     def _reset(self, attributes: _Attributes, op: int) -> None: ...
     def _bring_forward(self, attributes: _Attributes) -> None: ...

@@ -251,3 +251,47 @@ def test_the_model_refuses_what_a_limiter_refuses() -> None:
     model = model_of(tg.Limit("3/second"))
     assert model.charge(START, 5) == 5
     assert not model.hit(START + 10**9, 2)
+
+
+def test_a_plan_charges_each_limiter_its_cost() -> None:
+    clock = tg.ManualClock(START)
+    requests = tg.Limiter("10/minute", clock=clock)
+    tokens = tg.Limiter("1000/minute", clock=clock, storage=requests.storage, prefix="tokens")
+    plan = tg.Plan([requests, tokens])
+    assert plan.hit(["user", "tenant"], [1, 10])
+    decision = plan.charge(["user", "tenant"], [1, 4990])
+    assert (decision.charged, decision.debt, plan.binding(decision)) == (1, 4000, 1)
+    assert requests.peek("user").remaining == 8
+    refused = plan.hit(["user", "tenant"], [1, 1])
+    assert (bool(refused), plan.binding(refused)) == (False, 1)
+    assert plan.charge(["user", "tenant"], [10**6, 10**6]).charged == 108
+    assert requests.stats().written_off == 10**6 - 108
+
+
+def test_a_plan_that_names_a_key_twice_charges_both_costs() -> None:
+    clock = tg.ManualClock(START)
+    limiter = tg.Limiter("10/minute", clock=clock)
+    again = tg.Limiter("10/minute", clock=clock, storage=limiter.storage)
+    assert tg.Plan([limiter, again]).charge(["k", "k"], [9, 9]).debt == 8
+
+
+def test_rules_charge_what_counts_costs_and_no_request_again() -> None:
+    clock = tg.ManualClock(START)
+    rules = tg.RuleSet(
+        {
+            "rules": [
+                {"id": "requests", "limits": ["10/minute"], "by": "user", "counts": "requests"},
+                {"id": "tokens", "limits": ["1000/minute"], "by": "user"},
+            ]
+        }
+    )
+    limiter = tg.Limiter(rules=rules, clock=clock)
+    assert limiter.check(user="u", cost=10)
+    decision = limiter.charge(user="u", cost=4990)
+    assert (decision.rule, decision.charged, decision.debt) == ("tokens", 4990, 4000)
+    refused = limiter.check(user="u")
+    assert (bool(refused), refused.rule) == (False, "tokens")
+    clock.advance(refused.retry_after)
+    assert limiter.check(user="u")
+    assert limiter.charge(user="u", cost=10**6).charged == 10_000
+    assert limiter.stats().written_off == 10**6 - 10_000

@@ -99,6 +99,33 @@ def test_async(server: RedisServer) -> None:
     asyncio.run(charge())
 
 
+def test_a_plan_is_one_round_trip(server: RedisServer) -> None:
+    async def charge() -> None:
+        async with tg.Limiter("100/hour", storage=server.uri(PATIENT)) as requests:
+            tokens = tg.Limiter("1000/hour", storage=requests.storage, prefix="tokens")
+            plan = tg.Plan([requests, tokens])
+            plan.charge(["k", "k"], [1, 1])  # the script is known now
+            server.command("CONFIG", "RESETSTAT")
+            decision = await plan.charge_async(["k", "k"], [1, 4990])
+            assert (decision.charged, decision.debt, plan.binding(decision)) == (1, 3991, 1)
+            assert "cmdstat_evalsha:calls=1," in str(server.command("INFO", "commandstats"))
+
+    asyncio.run(charge())
+
+
+def test_rules_charge_without_blocking(server: RedisServer) -> None:
+    async def charge() -> None:
+        rules = tg.RuleSet({"rules": [{"id": "r", "by": "user", "limit": "10/hour"}]})
+        async with tg.Limiter(rules=rules, storage=server.uri(PATIENT)) as limiter:
+            assert (await limiter.charge_async(cost=25, user="u")).debt == 15
+            assert limiter.charge(cost=200, user="u").charged == 85
+            assert (await limiter.charge_async(cost=3, user="u")).charged == 0
+            assert limiter.stats().written_off == 118
+            assert not await limiter.check_async(user="u")
+
+    asyncio.run(charge())
+
+
 def test_a_refusal_that_is_remembered_does_not_outlive_a_charge(server: RedisServer) -> None:
     with tg.Limiter("10/hour", storage=server.uri(PATIENT)) as limiter:
         assert limiter.charge("k", 30).debt == 20

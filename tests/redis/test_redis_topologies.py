@@ -259,6 +259,26 @@ def test_a_plan_across_slots(cluster: ClusterServers) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
+def test_a_charge_of_a_plan_across_slots(cluster: ClusterServers, is_async: bool) -> None:
+    prefix = f"owed-{is_async}"
+    with (
+        tidegate.Limiter("20/hour", storage=cluster.uri(), prefix=prefix) as users,
+        tidegate.Limiter("5/hour", storage=users.storage, prefix=prefix) as tenants,
+    ):
+        plan = tidegate.Plan([users, tenants])
+        for name in range(8):
+            keys = [f"user-{name}", f"tenant-{name}"]
+            decision = (
+                asyncio.run(plan.charge_async(keys, [7, 11]))
+                if is_async
+                else plan.charge(keys, [7, 11])
+            )
+            assert (decision.charged, decision.degraded) == (7, False)
+            assert (plan.binding(decision), decision.debt) == (1, 6)
+            assert users.peek(keys[0]).remaining == 13
+
+
+@pytest.mark.parametrize("is_async", [False, True])
 def test_a_plan_that_one_node_did_not_answer_is_given_back_by_the_others(
     cluster: ClusterServers, is_async: bool
 ) -> None:

@@ -52,6 +52,8 @@ inline int64_t DebtOfCode(uint64_t code) {
 
 // Where w1 of a bucket and of a fixed window has the code.
 inline uint64_t DebtCodeIn(uint64_t w1) { return w1 >> kDebtShift & kMostDebtCode; }
+// The same bits of a bucket.
+inline uint64_t DebtBitsOf(uint64_t code) { return code == 0 ? 0 : kOwesBit | code << kDebtShift; }
 inline uint64_t WithoutDebtCode(uint64_t w1) { return w1 & ((uint64_t{1} << kDebtShift) - 1); }
 
 }  // namespace tidegate

@@ -15,7 +15,9 @@ Decision Judge(const Limit& limit, const InstantRing& ring, int64_t now_ns, int6
   Decision d;
   d.limit = &limit;
   const auto alive = static_cast<int64_t>(ring.size() - first);
-  d.used_units = alive + OwedIn(limit, ring, now_ns, first);
+  d.used_units = alive;
+  if (ring.debt_code() != 0) [[unlikely]]
+    d.used_units += OwedIn(limit, ring, now_ns, first);
   d.reset_after_ns = alive > 0 ? ring.newest() - now_ns : 0;
   d.known_more_ns = alive > 0 ? ring[first] - now_ns : 0;
   if (cost > limit.count()) {

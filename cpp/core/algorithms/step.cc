@@ -220,9 +220,9 @@ CellState WriteParts(const Limit& limit, uint128 used, int64_t now_ns) {
   const uint128 denominator = Wide(limit.denominator());
   const uint128 depth = PartsOf(limit, limit.depth_ns(), limit.depth_fraction());
   const uint128 debt_ns = used > depth ? (used - depth + denominator - 1) / denominator : 0;
-  const CellState written{static_cast<uint64_t>(now_ns + Narrow(used / denominator)),
-                          absl::Uint128Low64(used % denominator) | CodeOfDebt(Narrow(debt_ns))
-                                                                       << kDebtShift};
+  const CellState written{
+      static_cast<uint64_t>(now_ns + Narrow(used / denominator)),
+      absl::Uint128Low64(used % denominator) | DebtBitsOf(CodeOfDebt(Narrow(debt_ns)))};
   return written.w0 == 0 ? CellState{1, 0} : written;
 }
 

@@ -105,8 +105,9 @@ struct Counts {
 
 // How many full windows are before the last one that the debt reaches.
 int64_t FullWindows(const Limit& limit, const Counts& c) {
-  return c.owes && c.current > limit.count() && limit.count() > 0 ? (c.current - 1) / limit.count()
-                                                                  : 0;
+  if (!c.owes) [[likely]]
+    return 0;
+  return c.current > limit.count() && limit.count() > 0 ? (c.current - 1) / limit.count() : 0;
 }
 
 // The counts of a state that owes, as of a window before `last`, which the debt reaches.
@@ -194,17 +195,20 @@ Counts ReadSliding(const Limit& limit, const CellState& state, int64_t now_ns) {
   return c;
 }
 
-CellState WriteSliding(const Limit& limit, Counts c) {
-  if (const int64_t full = FullWindows(limit, c); full > 0) {
-    c.window = WindowAfter(limit, c.window, full);
-    c.current -= full * limit.count();
-    c.previous = kSlidingDebtMark + static_cast<int64_t>(CodeOfDebt(full));
-  } else if (c.owes) {
-    // What it was is not known any more; while units are owed it does not matter.
-    c.previous = limit.count();
-  }
-  return {static_cast<uint64_t>(c.window.end + limit.period_ns()),
-          static_cast<uint64_t>(c.current) << 32 | static_cast<uint64_t>(c.previous)};
+CellState WriteSlidingAs(const Limit& limit, int64_t end, int64_t current, int64_t previous) {
+  return {static_cast<uint64_t>(end + limit.period_ns()),
+          static_cast<uint64_t>(current) << 32 | static_cast<uint64_t>(previous)};
+}
+
+CellState WriteSliding(const Limit& limit, const Counts& c) {
+  if (!c.owes) [[likely]]
+    return WriteSlidingAs(limit, c.window.end, c.current, c.previous);
+  const int64_t full = FullWindows(limit, c);
+  // What the window before had is not known any more; while units are owed it does not matter.
+  if (full == 0) return WriteSlidingAs(limit, c.window.end, c.current, limit.count());
+  return WriteSlidingAs(limit, WindowAfter(limit, c.window, full).end,
+                        c.current - full * limit.count(),
+                        kSlidingDebtMark + static_cast<int64_t>(CodeOfDebt(full)));
 }
 
 // The weight of the previous window, rounded against the caller.
@@ -257,8 +261,7 @@ Decision StepSliding(const Limit& limit, const CellState& state, int64_t now_ns,
   Counts c = ReadSliding(limit, state, now_ns);
   d.behind = c.behind;
   const int64_t weight = Weight(limit, c, now_ns);
-  const int64_t full = FullWindows(limit, c);
-  if (full > 0) {
+  if (const int64_t full = FullWindows(limit, c); full > 0) [[unlikely]] {
     const Window last = WindowAfter(limit, c.window, full);
     const int64_t in_last = c.current - full * limit.count();
     const auto wait = [&](int64_t units) {

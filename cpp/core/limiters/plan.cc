@@ -118,8 +118,33 @@ Decision Plan::Hit(Keys keys, Costs costs, Outcomes* outcomes) {
                 outcomes);
 }
 
-std::optional<Decision> Plan::Submit(Keys keys, Costs costs, Outcomes* outcomes, Store::Done done) {
+Decision Plan::FinishCharge(Decision decision, const Charged& charged) const {
+  decision.rule = static_cast<uint16_t>(
+      std::find(charged.charge_of.begin(), charged.charge_of.end(), decision.rule) -
+      charged.charge_of.begin());
+  // Of several limits the decision has the smallest charge only.
+  const auto less = [](const Charge& a, const Charge& b) { return a.cost < b.cost; };
+  const int64_t least =
+      std::min_element(charged.charges.begin(), charged.charges.end(), less)->cost;
+  if (decision.charged < least) limiters_[0]->CountWrittenOff(decision, least);
+  return decision;
+}
+
+Decision Plan::ChargeInFull(Keys keys, Costs costs) {
   const Charged charged = For(keys, costs);
+  return FinishCharge(store_.Call(Op::kCharge, charged.charges), charged);
+}
+
+std::optional<Decision> Plan::Submit(Op op, Keys keys, Costs costs, Outcomes* outcomes,
+                                     Store::Done done) {
+  Charged charged = For(keys, costs);
+  if (op == Op::kCharge) {
+    const absl::InlinedVector<Charge, 4> charges = charged.charges;
+    const auto finish = [this, charged = std::move(charged)](const Decision& decision) {
+      return FinishCharge(decision, charged);
+    };
+    return store_.Submit(op, charges, nullptr, nullptr, finish, std::move(done));
+  }
   // Kept alive by `finish`.
   const auto own = has_shadow_ ? std::make_shared<Outcomes>() : std::shared_ptr<Outcomes>();
   Outcomes* const wanted = Wanted(outcomes, own.get());

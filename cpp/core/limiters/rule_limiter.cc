@@ -119,6 +119,27 @@ void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t factor, 
   }
 }
 
+void RuleLimiter::ChargesOfUsed(const Request& request, int64_t cost, Charged* charged) const {
+  ChargesOf(nullptr, request, cost, charged);
+  size_t kept = 0;
+  for (size_t i = 0; i < charged->charges.size(); ++i) {
+    if (rules_->rules()[charged->rules[i]].counts_requests) continue;
+    charged->charges[kept] = charged->charges[i];
+    charged->rules[kept++] = charged->rules[i];
+  }
+  charged->charges.resize(kept);
+  charged->rules.resize(kept);
+}
+
+void RuleLimiter::CountWrittenOff(absl::Span<const Charge> charges,
+                                  const Decision& decision) const {
+  // All have one cost. Without an answer of the store it is not known what was charged.
+  const int64_t left = charges[0].cost - decision.charged;
+  if (left > 0 && decision.charged_in(0) != ChargedIn::kNowhere) {
+    total_->written_off.fetch_add(left, std::memory_order_relaxed);
+  }
+}
+
 int64_t RuleLimiter::MostOf(uint32_t rule, const RuleSet::Matched& matched) const {
   int64_t most = std::numeric_limits<int64_t>::max();
   for (const RuleSet::Applied& applied : matched.rules) {
@@ -207,6 +228,19 @@ Decision RuleLimiter::Peek(const Request& request, int64_t cost, Outcomes* outco
   return store_->Call(Op::kPeek, charged.charges, nullptr, outcomes);
 }
 
+Decision RuleLimiter::ChargeInFull(const Request& request, int64_t cost) const {
+  Charged charged;
+  ChargesOfUsed(request, cost, &charged);
+  if (charged.charges.empty()) {
+    Decision decision = WithoutCharges(charged);
+    decision.SetCharged(0);
+    return decision;
+  }
+  const Decision decision = store_->Call(Op::kCharge, charged.charges);
+  CountWrittenOff(charged.charges, decision);
+  return decision;
+}
+
 std::optional<Decision> RuleLimiter::HitWithoutWaiting(const Request& request, int64_t cost,
                                                        Outcomes* outcomes, int64_t factor) const {
   Outcomes own;
@@ -231,6 +265,16 @@ std::optional<Decision> RuleLimiter::Submit(Op op, const Request& request, int64
     ChargesOf(hit, request, cost, &charged);
     const auto finish = [](const Decision& decision) { return decision; };
     return store_->Submit(op, charged.charges, hit, nullptr, finish, std::move(done));
+  }
+  if (op == Op::kCharge) {
+    if (!store_->blocks()) return ChargeInFull(request, cost);
+    ChargesOfUsed(request, cost, &charged);
+    if (charged.charges.empty()) return ChargeInFull(request, cost);
+    const auto count = [this, charges = charged.charges](const Decision& decision) {
+      CountWrittenOff(charges, decision);
+      return decision;
+    };
+    return store_->Submit(op, charged.charges, nullptr, nullptr, count, std::move(done));
   }
   ChargesToAsk(op, request, cost, factor, &charged);
   if (charged.charges.empty()) {
@@ -289,7 +333,7 @@ std::optional<Decision> RuleLimiter::SubmitStatus(const Request& known, Status* 
 
 LimiterStats RuleLimiter::stats() const {
   return {total_->allowed.load(), total_->refused.load(), total_->refused_in_shadow.load(),
-          store_->store().stats()};
+          store_->store().stats(), total_->written_off.load()};
 }
 
 std::vector<RuleLimiter::RuleStats> RuleLimiter::rule_stats() const {

@@ -37,8 +37,12 @@ class Plan {
   // limiter, a refused one for the limiter whose limit refused. If `outcomes` is not null, it gets
   // the decision of each limit of all limiters.
   Decision Hit(Keys keys, Costs costs, Outcomes* outcomes = nullptr);
-  // Like Limiter::Submit(); `outcomes` must live until `done` is called.
-  std::optional<Decision> Submit(Keys keys, Costs costs, Outcomes* outcomes, Store::Done done);
+  // Charges each limiter all of its cost, and refuses nothing; see Limiter::ChargeInFull().
+  Decision ChargeInFull(Keys keys, Costs costs);
+  // Like Limiter::Submit(), for kHit and kCharge; `outcomes`, which must be null for kCharge, must
+  // live until `done` is called.
+  std::optional<Decision> Submit(Op op, Keys keys, Costs costs, Outcomes* outcomes,
+                                 Store::Done done);
   bool blocks() const { return store_.blocks(); }
 
  private:
@@ -56,6 +60,8 @@ class Plan {
   // Counts the decision, and turns its index of a charge into one of a limit of all limiters.
   // `outcomes` of the charges become those of the limits.
   Decision Finish(Decision decision, const ChargeNumbers& charge_of, Outcomes* outcomes) const;
+  // The same for a charge. What is written off is counted by the first limiter.
+  Decision FinishCharge(Decision decision, const Charged& charged) const;
   // Where outcomes go: `given`, or `own` if the caller wants none but limits in shadow need them
   // for their counts.
   Outcomes* Wanted(Outcomes* given, Outcomes* own) const {

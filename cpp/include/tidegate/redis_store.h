@@ -252,8 +252,11 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
                std::chrono::steady_clock::time_point deadline, Clock clock, Outcomes* outcomes,
                Done done);
   bool Spans(absl::Span<const Charge> plan) const;
-  std::optional<Decision> SubmitSpread(absl::Span<const Charge> plan, const Moment& moment,
+  std::optional<Decision> SubmitSpread(Op op, absl::Span<const Charge> plan, const Moment& moment,
                                        Clock clock, Outcomes* outcomes, Done done);
+  // The same, and waits for the answer.
+  Decision RunSpread(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                     Outcomes* outcomes);
   // `host_ns` is HostNowNs().
   Decision Degraded(Op op, absl::Span<const Charge> plan, const Moment& moment, int64_t host_ns,
                     Outcomes* outcomes);

@@ -85,6 +85,10 @@ class RuleLimiter {
   // Hit() if it can be answered without waiting, else nullopt.
   virtual std::optional<Decision> HitWithoutWaiting(const Request& request, int64_t cost,
                                                     Outcomes* outcomes, int64_t factor = 1) const;
+  // Charges the limits of the rules that count costs `cost` times what the request costs, and
+  // refuses nothing; see Limiter::ChargeInFull(). Rules that count requests have counted it
+  // already.
+  virtual Decision ChargeInFull(const Request& request, int64_t cost) const;
   // Gives back what `hit`, a decision of this limiter for the same request and cost, charged,
   // without what load added to the cost.
   virtual void Refund(const Request& request, int64_t cost, const Decision* hit) const;
@@ -126,6 +130,7 @@ class RuleLimiter {
     std::atomic<int64_t> allowed{0};
     std::atomic<int64_t> refused{0};
     std::atomic<int64_t> refused_in_shadow{0};
+    std::atomic<int64_t> written_off{0};  // only in total_
   };
   // What a request is charged.
   struct Charged {
@@ -158,6 +163,9 @@ class RuleLimiter {
     Charges(request, cost, factor, store_->NowNs(), op == Op::kPeek ? Load::kMost : Load::kDrawn,
             charged);
   }
+  // The charges of ChargeInFull().
+  void ChargesOfUsed(const Request& request, int64_t cost, Charged* charged) const;
+  void CountWrittenOff(absl::Span<const Charge> charges, const Decision& decision) const;
   // The decision on a request to which no limit applies.
   Decision WithoutCharges(const Charged& charged) const;
   void Count(const Charged& charged, const Decision& decision, const Outcomes* outcomes) const;

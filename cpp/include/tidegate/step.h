@@ -66,8 +66,10 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
 // much is charged as there is room for.
 Decision StepCharge(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
                     int64_t most_debt, CellState* next);
-// The bits of w1 from this one on are a code in buckets and fixed windows.
+// The bits of w1 from this one on are a code in buckets and fixed windows. In buckets the highest
+// bit is set too, which is the quickest to see.
 inline constexpr int kDebtShift = 54;
+inline constexpr uint64_t kOwesBit = uint64_t{1} << 63;
 
 // Gives `cost` units back, never beyond what a fresh state has.
 CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost);
@@ -136,9 +138,14 @@ __attribute__((always_inline)) inline bool StepBucket(const Limit& limit, uint64
     used_ns = static_cast<int64_t>(w0 - now);
     used_fraction = static_cast<int64_t>(w1);
     const int64_t ahead = used_ns - limit.depth_ns();
+    // A key that owes has the highest bit of w1.
     if (ahead > kClockToleranceNs ||
-        (ahead == kClockToleranceNs && used_fraction > limit.depth_fraction())) [[unlikely]]
-      return false;
+        (ahead == kClockToleranceNs && used_fraction > limit.depth_fraction()) || used_fraction < 0)
+        [[unlikely]] {
+      out.behind = true;
+      used_ns = limit.depth_ns();
+      used_fraction = limit.depth_fraction();
+    }
   }
   out.allowed = false;
   out.delay_ns = 0;
@@ -154,9 +161,6 @@ __attribute__((always_inline)) inline bool StepBucket(const Limit& limit, uint64
     if (after_fraction >= limit.denominator()) {
       after_fraction -= limit.denominator();
       ++after_ns;
-      // The code of a debt makes the fraction larger than any sum of two.
-      if (after_fraction >= limit.denominator()) [[unlikely]]
-        return false;
     }
     if (after_ns < limit.depth_ns() ||
         (after_ns == limit.depth_ns() && after_fraction <= limit.depth_fraction())) [[likely]] {
@@ -170,8 +174,6 @@ __attribute__((always_inline)) inline bool StepBucket(const Limit& limit, uint64
     } else {
       out.wait_ns = after_ns - limit.depth_ns() + (after_fraction > limit.depth_fraction());
     }
-  } else if (used_fraction >> kDebtShift != 0) {
-    return false;
   }
   out.used_ns = used_ns;
   out.used_fraction = used_fraction;
@@ -184,7 +186,7 @@ __attribute__((always_inline)) inline bool StepBucket(const Limit& limit, uint64
     out.next_w0 = 1;
     out.next_w1 = 0;
   }
-  return true;
+  return !out.behind;
 }
 
 inline int64_t RemainingOfBucket(const Limit& limit, int64_t used_ns, int64_t used_fraction) {

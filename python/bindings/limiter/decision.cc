@@ -175,9 +175,7 @@ PyGetSetDef getters[] = {
      "The units that charge() or charge_up_to() charged; None in decisions of other calls.",
      nullptr},
     {"debt", GetDebt, nullptr,
-     "The units that the key owes beyond the limit that binds: calls are refused until they are\n"
-     "paid. A part of a unit counts as one.",
-     nullptr},
+     "Units owed beyond the limit that binds: calls are refused until they are paid.", nullptr},
     {"_index", GetIndex, nullptr, "The index of the limit of the plan that binds.", nullptr},
     {"degraded", GetDegraded, nullptr, "Whether the decision was made without the shared store.",
      nullptr},

@@ -190,8 +190,7 @@ with ``quota`` is a quota: see ``tidegate.quotas.Quota``. `name`: 1 to 200 print
 A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
 refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` identifies its usage
 instead of its text: when the number of such a limit changes, what was used stays.
-`max_debt` is the most units that a key may owe after Limiter.charge(): ten times the capacity
-unless given, math.inf for no bound.
+`max_debt`: the most units that a key may owe, math.inf for any; else ten times the capacity.
 
 Immutable; equal and hashed by value. Raises ConfigurationError for invalid arguments.)";
 

@@ -45,14 +45,23 @@ class PyPlan {
     return py::reinterpret_steal<py::object>(NewDecision(decision, owners_.ptr(), wanted));
   }
 
-  py::object Begin(const py::object& self, const py::object& keys, const py::object& costs,
-                   bool outcomes, const py::object& loop, const py::object& channel) {
+  py::object ChargeInFull(const py::object& keys, const py::object& costs) {
+    const Call call(*this, keys, costs);
+    const auto charge = [&] { return plan_->ChargeInFull(call.keys, call.costs); };
+    const Decision decision = plan_->blocks() ? WithoutGil(charge) : charge();
+    return py::reinterpret_steal<py::object>(NewDecision(decision, owners_.ptr()));
+  }
+
+  py::object Begin(const py::object& self, int op_number, const py::object& keys,
+                   const py::object& costs, bool outcomes, const py::object& loop,
+                   const py::object& channel) {
+    const auto op = static_cast<Op>(op_number);
     const Call call(*this, keys, costs);
     const auto each = outcomes ? std::make_shared<Outcomes>() : nullptr;
     const auto submit = [&](Store::Done done) {
-      return plan_->Submit(call.keys, call.costs, each.get(), std::move(done));
+      return plan_->Submit(op, call.keys, call.costs, each.get(), std::move(done));
     };
-    return BeginOn(loop, channel, self, first_->store(), Op::kHit, each, submit);
+    return BeginOn(loop, channel, self, first_->store(), op, each, submit);
   }
 
   int Traverse(visitproc visit, void* arg) const {
@@ -116,13 +125,14 @@ void RegisterPlan(py::module_& m) {
       .def(py::init<const py::tuple&>(), py::arg("limiters"))
       .def("hit", &PyPlan::Hit, py::arg("keys"), py::arg("costs") = py::none(),
            py::arg("outcomes") = false)
+      .def("charge", &PyPlan::ChargeInFull, py::arg("keys"), py::arg("costs"))
       .def(
           "_begin",
-          [](const py::object& self, const py::object& keys, const py::object& costs, bool outcomes,
-             const py::object& loop, const py::object& channel) {
-            return self.cast<PyPlan&>().Begin(self, keys, costs, outcomes, loop, channel);
+          [](const py::object& self, int op, const py::object& keys, const py::object& costs,
+             bool outcomes, const py::object& loop, const py::object& channel) {
+            return self.cast<PyPlan&>().Begin(self, op, keys, costs, outcomes, loop, channel);
           },
-          py::arg("keys"), py::arg("costs"), py::arg("outcomes"), py::arg("loop"),
+          py::arg("op"), py::arg("keys"), py::arg("costs"), py::arg("outcomes"), py::arg("loop"),
           py::arg("channel"));
 }
 

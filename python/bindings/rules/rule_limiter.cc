@@ -267,6 +267,16 @@ void Refund(const py::object& self, const py::dict& attributes, const py::object
   Run(rules.limiter(), [&] { rules.limiter().Refund(asked.request(), asked.cost(), hit); });
 }
 
+py::object ChargeInFull(const py::object& self, const py::dict& attributes) {
+  const py::object bound = Checked(self.ptr()).bound;
+  auto& rules = bound.cast<BoundRules&>();
+  Asked asked(rules);
+  asked.ReadAll(attributes);
+  const Decision decision = Run(
+      rules.limiter(), [&] { return rules.limiter().ChargeInFull(asked.request(), asked.cost()); });
+  return py::reinterpret_steal<py::object>(NewDecision(decision, bound.ptr()));
+}
+
 void Reset(const py::object& self, const py::dict& attributes, int op) {
   const PyRuleLimiter& owner = Checked(self.ptr());
   const py::object bound = owner.bound;
@@ -298,7 +308,8 @@ py::object Begin(const py::object& self, int op_number, const py::dict& attribut
   const RuleLimiter& limiter = bound.cast<BoundRules&>().limiter();
   Asked asked(bound.cast<BoundRules&>());
   asked.ReadAll(attributes);
-  const auto outcomes = IsDecision(op) ? std::make_shared<Outcomes>() : nullptr;
+  const bool has_outcomes = op == Op::kHit || op == Op::kPeek;
+  const auto outcomes = has_outcomes ? std::make_shared<Outcomes>() : nullptr;
   const auto submit = [&](Store::Done done) {
     return limiter.Submit(op, asked.request(), asked.cost(), hit, outcomes.get(), std::move(done));
   };
@@ -432,6 +443,7 @@ void RegisterRuleLimiter(py::module_& m) {
       .def_readwrite("_in_python", &PyRuleLimiter::in_python)
       .def("_use", &Use, py::arg("rules"), py::arg("hidden"))
       .def_property_readonly("_bound", [](const PyRuleLimiter& self) { return self.bound; })
+      .def("_charge", &ChargeInFull, py::arg("attributes"))
       .def("_refund", &Refund, py::arg("attributes"), py::arg("decision"))
       .def("_reset", &Reset, py::arg("attributes"), py::arg("op"))
       .def("_bring_forward", &BringForward, py::arg("attributes"))

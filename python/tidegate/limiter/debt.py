@@ -25,7 +25,8 @@ class WriteOffs:
         """Returns `decision`, that of a charge of `cost`, and logs what was written off of it."""
         charged = decision.charged
         # Without an answer of the store nothing was charged.
-        if charged is None or charged == cost or decision._charged_in == "nowhere":
+        # By rules a unit of cost may be several units.
+        if charged is None or charged >= cost or decision._charged_in == "nowhere":
             return decision
         self.count += 1
         if self.count & (self.count - 1) == 0:

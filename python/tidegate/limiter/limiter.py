@@ -131,17 +131,15 @@ class KeyLimiter(_core.Limiter, BaseLimiter):
     def charge(self, key: Key, cost: int) -> Decision:
         """Charges all of `cost` to `key`, and refuses nothing: for a cost that is known afterwards.
 
-        What finds no room is owed, and calls are refused until it is paid: see Decision.debt. What
-        would exceed the limit's `max_debt` is written off, which Stats.written_off counts. The
-        decision describes the limits after the charge, and its `charged` is the number of units
-        charged, the smallest of several limits. With Redis it is one round trip.
+        What finds no room is owed (Decision.debt), up to the limit's `max_debt`; the rest is
+        written off (Stats.written_off). The decision is that of the limits after the charge, and
+        its `charged` the units charged, the least of several limits.
         """
         return self._write_offs.seen(super().charge(key, cost), cost)
 
     async def charge_async(self, key: Key, cost: int) -> Decision:
         """Like charge(), without blocking the event loop."""
-        loops = self._loops
-        if loops is None:
+        if (loops := self._loops) is None:
             return self.charge(key, cost)
         return self._write_offs.seen(await loops.run(self, loops.CHARGE, key, cost), cost)
 

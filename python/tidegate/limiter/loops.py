@@ -173,14 +173,21 @@ async def run(
 
 
 async def run_plan(
-    plan: Plan, keys: Sequence[str | bytes], costs: Sequence[int] | None, outcomes: bool
+    plan: Plan,
+    keys: Sequence[str | bytes],
+    costs: Sequence[int] | None,
+    outcomes: bool,
+    op: int = HIT,
 ) -> Decision:
-    """Like run(), for a hit of a plan."""
+    """Like run(), for a hit or a charge of a plan."""
     loop = running_loop()
     channel = _channel_of(loop)
     if channel is None:
+        if op == CHARGE:
+            assert costs is not None
+            return await loop.run_in_executor(None, plan.charge, keys, costs)
         return await loop.run_in_executor(None, plan.hit, keys, costs, outcomes)
-    answer = plan._begin(keys, costs, outcomes, loop, channel)
+    answer = plan._begin(op, keys, costs, outcomes, loop, channel)
     return answer if type(answer) is _core.Decision else await answer
 
 
@@ -198,6 +205,8 @@ async def run_rules(
         if op in (HIT, PEEK):
             decide = limiter._check if op == HIT else limiter._peek
             blocking = functools.partial(decide, **attributes)
+        elif op == CHARGE:
+            blocking = functools.partial(limiter._charge, attributes)
         elif op == REFUND:
             blocking = functools.partial(limiter._refund, attributes, decision)
         return await loop.run_in_executor(None, blocking)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.debt import WriteOffs
 from tidegate.limiter.limiter import Limiter
 
 TYPE_CHECKING = False
@@ -53,6 +54,7 @@ class Plan(_core.Plan):
                 "the limiters of a plan have different clocks; expected one for all"
             )
         super().__init__(self._limiters)
+        self._write_offs = WriteOffs()
         self._loops = self._limiters[0]._loops  # of the storage that they share
 
     @property
@@ -89,6 +91,22 @@ class Plan(_core.Plan):
             return self.hit(keys, costs, outcomes)
         decision: Decision = await loops.run_plan(self, keys, costs, outcomes)
         return decision
+
+    def charge(self, keys: Sequence[Key], costs: Sequence[int]) -> Decision:
+        """Charges each limiter all of its cost under its key, and refuses nothing.
+
+        See Limiter.charge(). The decision is that of the limit that binds, and its `charged` the
+        smallest charge of all limits. With Redis it is one round trip.
+        """
+        return self._write_offs.seen(super().charge(keys, costs), min(costs))
+
+    async def charge_async(self, keys: Sequence[Key], costs: Sequence[int]) -> Decision:
+        """Like charge(), without blocking the event loop."""
+        loops = self._loops
+        if loops is None:
+            return self.charge(keys, costs)
+        decision = await loops.run_plan(self, keys, costs, False, loops.CHARGE)
+        return self._write_offs.seen(decision, min(costs))
 
     def refund(
         self,

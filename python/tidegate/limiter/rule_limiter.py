@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError
 from tidegate.limiter.base import BaseLimiter
+from tidegate.limiter.debt import WriteOffs
 from tidegate.limiter.storage.arguments import explains_arguments
 
 TYPE_CHECKING = False
@@ -89,6 +90,7 @@ class RuleLimiter(_core.RuleLimiter, BaseLimiter):
         self._rules: RuleSet = now
         self._tiers = tiers
         self._violations = violations
+        self._write_offs = WriteOffs()
         super().__init__(core, self._storage, clock, scope, now.hidden)
         # Each check() then calls _check_in_python().
         self._in_python = tiers is not None or violations is not None
@@ -134,6 +136,23 @@ class RuleLimiter(_core.RuleLimiter, BaseLimiter):
             return self.peek(cost=cost, **attributes)
         decision: Decision = await self._await(_core.PEEK, cost, self._with_tier(attributes))
         return decision
+
+    def charge(self, *, cost: int, **attributes: Attribute) -> Decision:
+        """Charges all of `cost` for such a request, and refuses nothing; see Limiter.charge().
+
+        It is for what a request that passed has used beyond the cost that it was checked with, so
+        rules that count requests are not charged. The decision is that of the limit that binds.
+        """
+        return self._write_offs.seen(
+            self._charge({"cost": cost, **self._with_tier(attributes)}), cost
+        )
+
+    async def charge_async(self, *, cost: int, **attributes: Attribute) -> Decision:
+        """Like charge(), without blocking the event loop."""
+        if not self._storage.blocks:
+            return self.charge(cost=cost, **attributes)
+        decision: Decision = await self._await(_core.CHARGE, cost, self._with_tier(attributes))
+        return self._write_offs.seen(decision, cost)
 
     def refund(
         self, *, cost: int = 1, decision: Decision | None = None, **attributes: Attribute

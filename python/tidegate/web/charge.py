@@ -112,7 +112,7 @@ class Charge:
             return await self.standing(execution)
         if cost > self.cost:
             assert self.key is not None
-            return await execution.charge_up_to(self.limits.limiter, self.key, cost - self.cost)
+            return await execution.charge(self.limits.limiter, self.key, cost - self.cost)
         return None
 
     async def standing(self, execution: Execution) -> Decision:

@@ -69,6 +69,9 @@ class Blocking:
     async def peek(self, limiter: Limiter, key: Key, cost: int = 1) -> Decision:
         return limiter.peek(key, cost)
 
+    async def charge(self, limiter: Limiter, key: Key, cost: int) -> Decision:
+        return limiter.charge(key, cost)
+
     async def charge_up_to(self, limiter: Limiter, key: Key, cost: int) -> Decision:
         return limiter.charge_up_to(key, cost)
 
@@ -118,6 +121,9 @@ class Awaiting:
 
     async def peek(self, limiter: Limiter, key: Key, cost: int = 1) -> Decision:
         return await limiter.peek_async(key, cost)
+
+    async def charge(self, limiter: Limiter, key: Key, cost: int) -> Decision:
+        return await limiter.charge_async(key, cost)
 
     async def charge_up_to(self, limiter: Limiter, key: Key, cost: int) -> Decision:
         return await limiter.charge_up_to_async(key, cost)

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "algorithms/debt.h"
 #include "quotas/step.h"
 #include "redis/lua.inc"
 #include "redis/protocol/digest.h"
@@ -163,7 +164,8 @@ CellState CellOf(const Limit& limit, const std::array<int64_t, 6>& state) {
   if (limit.algorithm() == Algorithm::kSlidingWindow) {
     cell.w1 = static_cast<uint64_t>(state[2]) << 32 | static_cast<uint64_t>(state[3]);
   } else if (!limit.keeps_count()) {
-    cell.w1 |= static_cast<uint64_t>(state[3]) << kDebtShift;
+    const auto code = static_cast<uint64_t>(state[3]);
+    cell.w1 |= IsBucket(limit.algorithm()) ? DebtBitsOf(code) : code << kDebtShift;
   }
   return cell;
 }

@@ -29,9 +29,10 @@ class RedisStore::Parting final : public redis::Caller {
 // it if the deadline has passed by then.
 class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
  public:
-  Spread(RedisStore& store, absl::Span<const Charge> plan, Clock clock, Outcomes* outcomes,
+  Spread(RedisStore& store, Op op, absl::Span<const Charge> plan, Clock clock, Outcomes* outcomes,
          Done done)
       : store_(store),
+        op_(op),
         plan_(plan.begin(), plan.end()),
         clock_(std::move(clock)),
         wanted_(outcomes),
@@ -47,11 +48,13 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
     moment_ = moment;
     left_ = plan_.size();
     for (size_t i = 0; i < plan_.size(); ++i) {
-      const auto hear = [self = shared_from_this()](const Decision&) {
+      const auto hear = [self = shared_from_this(), i](const Decision& decision) {
+        if (self->op_ != Op::kHit) self->outcomes_[i] = {decision};
         if (--self->left_ == 0) self->Conclude();
       };
+      Outcomes* const outcomes = op_ == Op::kHit ? &outcomes_[i] : nullptr;
       const auto early =
-          store_.Submit(Op::kHit, {&plan_[i], 1}, kNoInstant, moment, clock_, &outcomes_[i], hear);
+          store_.Submit(op_, {&plan_[i], 1}, kNoInstant, moment, clock_, outcomes, hear);
       if (early.has_value()) hear(*early);
     }
   }
@@ -69,7 +72,8 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
       wanted_->clear();
       for (const Outcomes& outcome : outcomes_) wanted_->push_back(outcome[0]);
     }
-    if (decision_.allowed && !decision_.behind) return done_(decision_);
+    // What has been used is refused nowhere.
+    if ((decision_.allowed && !decision_.behind) || op_ != Op::kHit) return done_(decision_);
     left_ = 1;  // keeps this alive until all charges are sent
     const int64_t passed_ns = SystemClock::Get().Now() - begun_ns_;
     for (size_t i = 0; i < plan_.size(); ++i) {
@@ -113,6 +117,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
   }
 
   RedisStore& store_;
+  const Op op_;
   std::vector<std::string> keys_;
   std::vector<Charge> plan_;
   const Clock clock_;
@@ -134,9 +139,14 @@ bool RedisStore::Spans(absl::Span<const Charge> plan) const {
   });
 }
 
-std::optional<Decision> RedisStore::SubmitSpread(absl::Span<const Charge> plan,
+std::optional<Decision> RedisStore::SubmitSpread(Op op, absl::Span<const Charge> plan,
                                                  const Moment& moment, Clock clock,
                                                  Outcomes* outcomes, Done done) {
+  if (op != Op::kHit) {
+    std::make_shared<Spread>(*this, op, plan, std::move(clock), nullptr, std::move(done))
+        ->Begin(moment);
+    return std::nullopt;
+  }
   if (Decision early; HitWithoutWaiting(plan, moment, &early, outcomes)) return early;
   // If the deny cache refuses a charge, none is sent: a flood must not occupy units of the other
   // limits that are given back a moment later.
@@ -150,7 +160,8 @@ std::optional<Decision> RedisStore::SubmitSpread(absl::Span<const Charge> plan,
     }
   }
   if (known.get().limit != nullptr) return known.get();
-  std::make_shared<Spread>(*this, plan, std::move(clock), outcomes, std::move(done))->Begin(moment);
+  std::make_shared<Spread>(*this, op, plan, std::move(clock), outcomes, std::move(done))
+      ->Begin(moment);
   return std::nullopt;
 }
 

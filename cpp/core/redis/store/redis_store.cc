@@ -420,10 +420,14 @@ Decision RedisStore::Peek(const Charge& charge, const Moment& moment) {
 }
 Decision RedisStore::HitAll(absl::Span<const Charge> plan, const Moment& moment,
                             absl::FunctionRef<int64_t()>, Outcomes* outcomes) {
-  if (!Spans(plan)) return Run(Op::kHit, plan, kNoInstant, moment, outcomes);
+  return Spans(plan) ? RunSpread(Op::kHit, plan, moment, outcomes)
+                     : Run(Op::kHit, plan, kNoInstant, moment, outcomes);
+}
+Decision RedisStore::RunSpread(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                               Outcomes* outcomes) {
   absl::Notification over;
   Decision decision;
-  const auto early = SubmitSpread(plan, moment, nullptr, outcomes, [&](const Decision& d) {
+  const auto early = SubmitSpread(op, plan, moment, nullptr, outcomes, [&](const Decision& d) {
     decision = d;
     over.Notify();
   });
@@ -436,7 +440,8 @@ Decision RedisStore::ChargeUsed(Op op, const Charge& charge, const Moment& momen
   return ChargeAllUsed(op, {&charge, 1}, moment);
 }
 Decision RedisStore::ChargeAllUsed(Op op, absl::Span<const Charge> plan, const Moment& moment) {
-  return Run(op, plan, kNoInstant, moment, nullptr);
+  return Spans(plan) ? RunSpread(op, plan, moment, nullptr)
+                     : Run(op, plan, kNoInstant, moment, nullptr);
 }
 Decision RedisStore::PeekAll(absl::Span<const Charge> plan, const Moment& moment,
                              Outcomes* outcomes) {
