@@ -77,6 +77,7 @@ TESTS = [
         "tests/redis/test_busy_loop.py::test_a_loop_without_descriptors_degrades_and_recovers",
         "tests/redis/test_one_client.py",
         "tests/redis/test_redis_async.py",
+        "tests/redis/test_redis_charge.py",
         "tests/redis/test_redis_charge_up_to.py",
         "tests/redis/test_redis_lifespan.py",
         "tests/redis/test_redis_plan.py",
