@@ -109,7 +109,7 @@ def test_outcomes_are_returned_if_requested() -> None:
     assert [
         o["shadow"]
         for o in service.check({"userId": "1", "endpoint": "/new", "outcomes": True})[2]["outcomes"]
-    ] == [True]
+    ] == [True, False, False]
 
 
 BAD_BODIES: list[tuple[bytes, str]] = [
