@@ -87,9 +87,10 @@ class RateLimitMiddleware:
     `cost_after` is a function of the scope and the answer, async or not, that returns the actual
     cost; it is called when the application has ended. The answer has a `status` and `headers`, a
     mapping from names in lower case; it is the exception if the application raised, and None if
-    nothing was sent, as on WebSockets. What `cost` charged too little is charged then as far as
-    there is room, and what it charged too much is given back. If the function fails, the charge
-    stays. The fields of the answer show the charge made before. Rules do not correct charges.
+    nothing was sent, as on WebSockets. What `cost` charged too little is charged then in full, and
+    owed where there is no room; what it charged too much is given back. If the function fails, the
+    charge stays. The fields of the answer show the charge made before. Rules do not correct
+    charges.
 
     `retry_jitter` keeps clients that were refused together from returning together: for each
     refusal, a random time of up to that many seconds is added to Retry-After, to the `t` of

@@ -170,8 +170,8 @@ void RuleCompiler::ReadLimits(const std::string& where, uint32_t number) {
     const auto at = std::find(set_->tiers_.begin(), set_->tiers_.end(), tier);
     if (at == set_->tiers_.end() || other != nullptr) continue;
     if (of_tier[static_cast<size_t>(at - set_->tiers_.begin())] == nullptr) {
-      Add(where + ".limits", absl::StrCat("there is no limit for the tier ", Quote(tier),
-                                          "; expected one for each tier of the rule"));
+      Add(where + ".limits", absl::StrCat("the tier ", Quote(tier),
+                                          " has no limit; expected one for each tier of the rule"));
     }
   }
   std::vector<RuleSet::LimitRange>& ranges = set_->tier_limits_.emplace_back();

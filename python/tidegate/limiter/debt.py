@@ -31,8 +31,8 @@ class WriteOffs:
         self.count += 1
         if self.count & (self.count - 1) == 0:
             log.warning(
-                "a charge of %d units to the limit %s was written off but for %d (charge %d of this"
-                " kind): the key owes as much as its max_debt",
+                "of %d units for the limit %s, %d were charged and the rest written off, as the key"
+                " owes its max_debt (charge %d of this kind)",
                 cost,
                 decision.rule,
                 charged,

@@ -67,7 +67,7 @@ def test_descriptors_become_rules_that_decide_alike(imported: Any) -> None:
 
 
 def test_nested_levels_values_shadow_and_units(imported: Any) -> None:
-    rules, _ = imported(
+    rules, notes = imported(
         "domain: d\ndescriptors:\n"
         "- key: user\n"
         "  rate_limit: {unit: SECOND, requests_per_unit: 9}\n"
@@ -93,7 +93,8 @@ def test_nested_levels_values_shadow_and_units(imported: Any) -> None:
     ]
     limiter = tg.Limiter(rules=rules)
     assert not limiter.check(banned="yes")
-    # A shadow rule replaces no rule that is enforced.
+    # A shadow rule replaces no rule that is enforced, which the import says.
+    assert sum("in Envoy the limit of any 'plan' does not count" in each for each in notes) == 1
     assert set(ids(limiter.check(user="1", plan="gold"))) == {
         "user", "user/plan", "user/plan=gold",
     }  # fmt: skip

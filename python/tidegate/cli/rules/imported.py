@@ -195,6 +195,12 @@ class Imported:
             if _is_set(descriptor, field):
                 self._note((*where, field), f"is left out: {why}")
         has_children = bool(descriptor.get("descriptors"))
+        if value is not None and is_default_limited and _is_set(descriptor, "shadow_mode"):
+            self._note(
+                (*where, "shadow_mode"),
+                f"in Envoy the limit of any {descriptor['key']!r} does not count these requests; "
+                "here it does, since a rule in shadow takes no limit away",
+            )
         limit = descriptor.get("rate_limit")
         # A value without a limit of its own has none; the limit of "any value" does not apply.
         if limit is not None or not has_children or (value is not None and is_default_limited):

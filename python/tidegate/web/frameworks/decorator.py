@@ -77,12 +77,11 @@ def rate_limit(
     those of tidegate.asgi.RateLimitMiddleware, the other options those of tidegate.Limiter.
 
     `cost_after` is a function of the request and of the route's return value, or of the exception
-    that the route raised, and returns the
-    actual cost. If that is more than `cost`, which was charged before, the difference is charged as
-    far as there is room; if it is less, the difference is given back as far as it still counts. If
-    the function fails, the charge stays. The header fields show the corrected
-    state. For a streaming response the function is called when the stream has ended, even if the
-    client has disconnected.
+    that the route raised, and returns the actual cost. If that is more than `cost`, which was
+    charged before, the difference is charged in full, and what finds no room is owed; if it is
+    less, the difference is given back as far as it still counts. If the function fails, the charge
+    stays. The header fields show the corrected state. For a streaming response the function is
+    called when the stream has ended, even if the client has disconnected.
 
     Each route has counts of its own; decorators with the same `scope` and equal limits share
     counts. Decorators with one storage URI share one store.
