@@ -126,6 +126,11 @@ void Connection::ReportFailure(const absl::Status& failure) {
 
 void Connection::Break(Lock& lock, const std::string& why) {
   if (state_ != State::kUp) return;
+  End(why);
+  StartConnecting(lock);
+}
+
+void Connection::End(const std::string& why) {
   // A thread that is writing may have written all that it took from out_.
   const uint64_t maybe_written = writing_ ? queued_ - out_.size() : written_;
   stream_->Shutdown();
@@ -141,7 +146,6 @@ void Connection::Break(Lock& lock, const std::string& why) {
   const auto is_unsent = [](const InFlightPtr& in_flight) { return in_flight->unsent; };
   async_.erase(std::remove_if(async_.begin(), async_.end(), is_unsent), async_.end());
   for (const InFlightPtr& in_flight : queue) Finish(in_flight, absl::AbortedError(why));
-  StartConnecting(lock);
 }
 
 void Connection::Unsend(const InFlightPtr& in_flight) {
@@ -169,7 +173,7 @@ void Connection::Renew(const std::string& why) {
 
 void Connection::Stop() {
   Lock lock(*this);
-  Break(lock, "the client was closed");
+  if (state_ == State::kUp) End("the client was closed");
   lost_ = "the client was closed";
   state_ = State::kStopped;
   changed_.notify_all();

@@ -133,8 +133,10 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   void Connect();
   void StartConnecting(Lock& lock);
   void ReportFailure(const absl::Status& failure);
-  // Ends the connection and begins to reconnect. Requests that were not written completely wait for
-  // the next connection; all others in flight fail.
+  // Ends the connection. Requests that were not written completely wait for the next one; all
+  // others in flight fail.
+  void End(const std::string& why);
+  // Ends the connection and begins to reconnect.
   void Break(Lock& lock, const std::string& why);
   // Checks whether the connection is still open, if it was idle or has long been silent, and begins
   // to reconnect if it is not.
