@@ -368,7 +368,7 @@ def test_no_request_fails_or_waits_while_the_network_is_slow_or_broken(
     proxy = Proxy(shared_postgres.port)
     url = postgres.url.replace(f":{shared_postgres.port}/", f":{proxy.port}/")
     try:
-        with SqlRules(url, interval=0.02, timeout=0.5) as source:
+        with SqlRules(url, interval=0.02, timeout=3) as source:
             limiter = tg.Limiter(rules=source, clock=tg.ManualClock(0))
             with Asked(limiter) as asked:
                 proxy.mode = mode

@@ -20,7 +20,7 @@ from servers import asgi_call, hello
 from tidegate.asgi import RateLimitMiddleware
 
 ROOT = Path(__file__).parents[3]
-BUILT = ROOT / "build" / "release" / "consumer" / "build"
+BUILT = ROOT / "build" / "test" / "consumer" / "build"
 
 
 @pytest.fixture(scope="module")
