@@ -100,7 +100,8 @@ is_from = $(python) -c 'import sys, tidegate._core as core; \
 
 test-cpp: $(VENV)/.tested  ## the C++ tests, and a project that uses the installed library
 	cmake --build build/test --target tidegate_tests
-	ctest --test-dir build/test --output-on-failure --no-tests=error --timeout 300 --quiet
+	ctest --test-dir build/test --no-tests=error --timeout 300 --quiet || \
+	  { cd build/test/Testing/Temporary; cat LastTestsFailed.log; echo "see $$PWD/LastTest.log"; exit 1; }
 
 # Most tests wait rather than compute, so there are twice as many processes as cores. The tests that
 # are marked `alone` run after the others, one at a time.

@@ -132,7 +132,13 @@ void Gate::AfterForkInParent() {
 }
 
 void Gate::AfterForkInChild() {
-  // Only the forking thread exists in the child, and it is in no pass.
+  // Only the forking thread exists in the child, and it is in no pass. Another may have announced
+  // itself at a gate that was closed already, and not have left it yet: here it never would.
+  for (Inside& inside : inside_) inside.gate.store(nullptr, std::memory_order_relaxed);
+  for (Gate* gate = any_gate; gate != nullptr;) {
+    gate->sharing_.store(0, std::memory_order_relaxed);
+    gate = gate->next_ == any_gate ? nullptr : gate->next_;
+  }
   Taken().reset();
   Taken().set(0);
   if (thread_number > 0) Taken().set(static_cast<size_t>(thread_number));
