@@ -133,6 +133,9 @@ class RateLimitMiddleware:
         takes = ("scope", "receive", "send")
         check_application(app, "ASGI", takes, "tidegate.wsgi.RateLimitMiddleware")
         self.app = app
+        # A FastAPI application sets it too late for this middleware around it.
+        root_path = getattr(app, "root_path", "")
+        self._root_path = root_path if isinstance(root_path, str) else ""
         self._websockets = given.websockets
         self._settles = given.cost_after is not None
         self._exempt_methods = methods_of(given.exempt_methods)
@@ -190,7 +193,9 @@ class RateLimitMiddleware:
         if kind != "http":
             await self._connection(kind, scope, receive, send)
             return
-        if scope["method"] in self._exempt_methods:
+        if self._root_path and not scope.get("root_path"):
+            scope["root_path"] = self._root_path
+        if scope["method"] in self._exempt_methods and self._is_exempt(scope):
             await self.app(scope, receive, send)
             return
         checked = (self._request_limiter or self._opened()).check(scope)
@@ -214,6 +219,11 @@ class RateLimitMiddleware:
                 await answer_asgi(self.app, scope, receive, send, outcome)
                 return
         await self.app(scope, receive, send)
+
+    def _is_exempt(self, scope: Scope) -> bool:
+        """Whether a request with an exempt method is not counted."""
+        requests = self._request_limiter or self._opened()
+        return not isinstance(requests, RuleRequests) or requests.exempts(scope, scope["method"])
 
     async def _connection(self, kind: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles all but HTTP requests. A WebSocket counts as one request, when it connects."""

@@ -161,7 +161,12 @@ class RateLimitMiddleware:
 
     async def _check(self, request: HttpRequest, execution: Execution) -> RequestDecision | None:
         limiter = self._request_limiter
-        if limiter is None or request.method in self._settings.exempt_methods or not _is_enabled():
+        if limiter is None or not _is_enabled():
+            return None
+        method = request.method or ""
+        if method in self._settings.exempt_methods and not (
+            isinstance(limiter, RuleRequests) and not limiter.exempts(request, method)
+        ):
             return None
         checked = limiter.check(request, execution)
         outcome = await checked if isinstance(checked, CoroutineType) else checked

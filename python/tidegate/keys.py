@@ -92,6 +92,8 @@ def client_ip(
 
     The key is None for clients without an address. Raises ConfigurationError at construction.
     """
+    if isinstance(trusted_proxies, Iterable) and not isinstance(trusted_proxies, (str, bytes)):
+        trusted_proxies = list(trusted_proxies)  # an iterator is read twice
     networks, trusts_unix = networks_of(trusted_proxies)
     name = _field_name(header)
     if hops is not None and (isinstance(hops, bool) or not isinstance(hops, int) or hops < 0):
@@ -111,6 +113,11 @@ def client_ip(
         4,
         6,
     }
+
+    if ipv6_prefix == 64:
+        alone = client_ip(
+            trusted_proxies=trusted_proxies, hops=hops, header=header, ipv6_prefix=128
+        )
 
     @functools.lru_cache(maxsize=4096)
     def known(node: str) -> tuple[str, bool] | None:
@@ -150,6 +157,9 @@ def client_ip(
             return forwarded(request, direct)
         return direct
 
+    if ipv6_prefix == 64:
+        # Rules count by this prefix themselves, and their lists hold for the address.
+        key.address = alone  # type: ignore[attr-defined]
     return key
 
 
@@ -162,6 +172,9 @@ def peer(request: Any) -> str | None:
     if address is None or ":" not in address:
         return address
     return peer_network(address)
+
+
+peer.address = connection_of  # type: ignore[attr-defined]
 
 
 @explains_arguments("api_key")

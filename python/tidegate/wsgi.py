@@ -81,7 +81,11 @@ class RateLimitMiddleware:
         self.limiter, self._request_limiter = middleware_limiters(limit, given, storage_options)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        if environ["REQUEST_METHOD"] in self._exempt_methods:
+        method = environ["REQUEST_METHOD"]
+        if method in self._exempt_methods and not (
+            isinstance(self._request_limiter, RuleRequests)
+            and not self._request_limiter.exempts(environ, method)
+        ):
             return self.app(environ, start_response)
         outcome = self._request_limiter.check(environ, BLOCKING)
         if outcome is None:

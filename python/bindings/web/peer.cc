@@ -15,6 +15,7 @@ struct Names {
   PyObject* const request_scope = Interned("scope");
   PyObject* const type = Interned("type");
   PyObject* const path = Interned("path");
+  PyObject* const root_path = Interned("root_path");
   PyObject* const method = Interned("method");
   PyObject* const attributes[PlainRequest::kAttributes] = {Interned("endpoint"), method,
                                                            Interned("ip")};
@@ -86,6 +87,17 @@ PyObject* TextIn(PyObject* scope, PyObject* name) {
                                                                                          : nullptr;
 }
 
+// The path in `scope` if it is inside of the application as it stands: it begins with a slash, ends
+// in no line feed, which some routers do not see, and there is no root path. Borrowed, else null.
+PyObject* PathIn(PyObject* scope) {
+  PyObject* const path = TextIn(scope, names->path);
+  if (path == nullptr || PyUnicode_READ_CHAR(path, 0) != '/' ||
+      PyUnicode_READ_CHAR(path, PyUnicode_GET_LENGTH(path) - 1) == '\n') {
+    return nullptr;
+  }
+  return TextIn(scope, names->root_path) == nullptr ? path : nullptr;
+}
+
 // (request, attributes): sets those of endpoint, method and ip that the dict `attributes` lacks,
 // for a request of HTTP in the most frequent form. Returns False, and sets nothing, for other
 // requests.
@@ -118,7 +130,7 @@ PyObject* PlainRequest::Name(size_t i) { return names->attributes[i]; }
 PlainRequest::PlainRequest(PyObject* request) {
   PyObject* const scope = ScopeOf(request);
   if (scope == nullptr) return;
-  attributes_[0] = {Name(0), TextIn(scope, names->path)};
+  attributes_[0] = {Name(0), PathIn(scope)};
   attributes_[1] = {Name(1), TextIn(scope, names->method)};
   attributes_[2] = {Name(2), HostOf(scope)};
   PyErr_Clear();

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError
 from tidegate.limiter.base import BaseLimiter
@@ -11,7 +13,7 @@ from tidegate.limiter.storage.arguments import explains_arguments
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any, Protocol, Union
 
     from typing_extensions import Unpack
@@ -88,6 +90,7 @@ class RuleLimiter(_core.RuleLimiter, BaseLimiter):
         core = compiled(now)
         scope = self._open(storage, prefix, clock, options)
         self._rules: RuleSet = now
+        self._watchers: list[weakref.WeakMethod[Callable[[RuleSet], None]]] = []
         self._tiers = tiers
         self._violations = violations
         self._write_offs = WriteOffs()
@@ -120,6 +123,14 @@ class RuleLimiter(_core.RuleLimiter, BaseLimiter):
         core = compiled(rules)
         self._use(core, rules.hidden)
         self._rules = rules
+        for watcher in self._watchers:
+            watch = watcher()
+            if watch is not None:
+                watch(rules)
+
+    def _watch(self, callback: Callable[[RuleSet], None]) -> None:
+        """Calls a method with the rules of each later use(), for as long as its object lives."""
+        self._watchers.append(weakref.WeakMethod(callback))
 
     async def check_async(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
         """Like check(), without blocking the event loop."""

@@ -118,6 +118,8 @@ class RuleSet:
         """How many rules are enabled; the default is one more."""
         self.blocked: int = len(model.block)
         """How many entries `block` has."""
+        self.names_options: bool = any("OPTIONS" in rule.methods for rule in model.rules)
+        """Whether a rule names the method OPTIONS."""
         self.source: str = document.source
         """The file that it was read from, or ``<dict>`` or ``<text>``."""
         self.tiers: tuple[str, ...] = tuple(model.tiers)

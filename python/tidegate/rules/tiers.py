@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 import time
@@ -48,6 +49,11 @@ class Tiers:
             raise ArgumentTypeError(
                 f"the lookup of tiers is {lookup!r} of type {type(lookup).__name__}; expected a "
                 "mapping or a function"
+            )
+        if inspect.iscoroutinefunction(lookup):
+            raise ArgumentTypeError(
+                f"the lookup of tiers is {lookup!r:.80}, which is async; expected a mapping or a "
+                "function that is not"
             )
         if not isinstance(ttl, (int, float)) or isinstance(ttl, bool) or not ttl >= 0:
             raise ConfigurationError(f"the ttl is {ttl!r}; expected 0 or more seconds")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Callable, overload
@@ -12,10 +13,11 @@ from tidegate._core import add_attributes
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.keys import peer
 from tidegate.limiter.rule_limiter import RuleLimiter
+from tidegate.web.addresses import address_of
 from tidegate.web.callables import check_function
 from tidegate.web.execution import AWAITING, Awaiting, Blocking, Execution
 from tidegate.web.headers import FAMILIES, SHADOW, Problems, check_families, fields_for
-from tidegate.web.hooks import Hooks
+from tidegate.web.hooks import Hooks, log
 from tidegate.web.observers import Refusal, observers
 from tidegate.web.registry import register_rules
 from tidegate.web.request_access import connection_of, source_of
@@ -63,7 +65,12 @@ class RuleRequests:
         self.limiter = limiter
         self.headers = headers = list(headers) if not isinstance(headers, str) else [headers]
         families = check_families(headers, of_rules=True)
-        self._readers = checked_readers(attributes)
+        self._readers = {
+            name: _plain_address(reader, self.hooks) if name == "ip" else reader
+            for name, reader in checked_readers(attributes).items()
+        }
+        # The attributes that no request had so far, with the number of requests.
+        self._unseen = dict.fromkeys(self._readers, 0)
         self._usual_readers = {
             name: reader for name, reader in _USUAL_READERS.items() if name not in self._readers
         }
@@ -90,6 +97,58 @@ class RuleRequests:
             not self._readers and type(limiter) is RuleLimiter and not limiter._in_python
         )
         register_rules(limiter)
+        self._compare(limiter.rules)
+        limiter._watch(self._compare)
+
+    def _compare(self, rules: Any) -> None:
+        """Warns of attributes that rules look at and no request has."""
+        known = {*self._readers, *_USUAL_READERS, "tier", "priority"}
+        lacking = sorted(set(rules._compiled._attributes) - known)
+        if lacking:
+            log.warning(
+                "rate limiting: rules of %s look at %s, which no request has here, so they never "
+                "apply; expected attributes={%r: ...}",
+                rules.source, " and ".join(lacking), lacking[0],
+            )  # fmt: skip
+
+    def _note(self, name: str, value: Any) -> None:
+        """Warns of an attribute that no request had so far."""
+        if value is not None:
+            self._unseen.pop(name, None)
+        elif name in self._unseen:
+            self._unseen[name] += 1
+            if self._unseen[name] >= _MANY:
+                del self._unseen[name]
+                log.warning(
+                    "rate limiting: the attribute %s had no value in %d requests, so rules that "
+                    "count by it never applied; expected a function that finds it before the "
+                    "request reaches its route",
+                    name, _MANY,
+                )  # fmt: skip
+
+    def exempts(self, request: Any, method: str) -> bool:
+        """Whether a request with an exempt method passes uncounted.
+
+        It does not if the request is on a list, or if the method is OPTIONS and a rule names it.
+        """
+        rules = self.limiter.rules
+        if not (switch.on and self._enabled):
+            return True
+        if method == "OPTIONS" and rules.names_options:
+            return False
+        if not rules.blocked:
+            return True
+        attributes = {}
+        for name, reader in {**self._usual_readers, **self._readers}.items():
+            try:
+                value = reader(request)
+            except Exception:  # it decides nothing but whether an entry is met
+                continue
+            if inspect.iscoroutine(value):
+                value.close()
+            elif isinstance(value, (str, bytes)):
+                attributes[name] = value
+        return self.limiter._match(self.limiter._with_tier(attributes))[0] is None
 
     @overload
     def check(self, request: Any, execution: Blocking) -> RequestDecision | None: ...
@@ -136,6 +195,7 @@ class RuleRequests:
                     value = self._stand_in(request, name, "its function raised", exc)
                 else:
                     value = self._checked(request, name, value)
+            self._note(name, value)
             attributes[name] = value
         decision = await execution.check_rules(self.limiter, attributes)
         return self._finish(request, attributes, decision)
@@ -150,6 +210,8 @@ class RuleRequests:
                     value.close()
                 self._never_waits = False
                 return None
+            if self._unseen:
+                self._note(name, value)
             attributes[name] = value
         if not add_attributes(request, attributes):
             for name, reader in self._usual_readers.items():
@@ -240,6 +302,10 @@ class RuleRequests:
 
 
 _of_rules = RequestDecision._of_rules
+
+# After so many requests without a value for an attribute somebody is told.
+_MANY = 1000
+_PLAIN_ADDRESS = re.compile(r"[0-9.]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 
 # The most sets of limits that apply together; a service has few such sets.
 _MOST_PLANS = 4096
@@ -363,19 +429,59 @@ def _address_of(request: Any) -> str:
     return connection_of(request) or _STAND_IN
 
 
+def _plain_address(reader: Reader, hooks: Hooks) -> Reader:
+    """Returns a function of the client's own address, without a port, a zone or brackets."""
+    # Key functions return the network that IPv6 clients are counted by.
+    reader = getattr(reader, "address", reader)
+
+    def address(request: Any) -> Any:
+        value = reader(request)
+        if not isinstance(value, str) or _PLAIN_ADDRESS.fullmatch(value):
+            return value
+        # The network of an IPv6 client is taken for the client.
+        found = address_of(value.partition("%")[0].partition("/")[0])
+        if found is None:
+            hooks.log_throttled(
+                "the ip %.80s is not an address, so networks and lists do not hold for it", value
+            )
+            return value
+        return value if "/" in value else str(found)
+
+    return address
+
+
 def _path_of(request: Any) -> str | bytes | None:
+    """Returns the path inside the application, as its router reads it."""
+    inside = getattr(request, "path_info", None)  # of Django, which decodes it
+    if isinstance(inside, str):
+        return _as_path(inside)
     source = source_of(request)
     path = source.get("path")
-    if path is not None:
-        return path if isinstance(path, str) else None
-    if "PATH_INFO" not in source:
+    if isinstance(path, str):
+        root = source.get("root_path")
+        if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
+            path = path[len(root) :]
+        return _as_path(path)
+    path = source.get("PATH_INFO")
+    if path is None:
         return None
     # A WSGI server decodes the bytes of a path as Latin-1.
-    return f"{source.get('SCRIPT_NAME') or ''}{source['PATH_INFO']}".encode("latin-1", "replace")
+    return _as_path(path).encode("latin-1", "replace")
+
+
+def _as_path(path: str) -> str:
+    """Returns a path without what routers do not see: a last line feed, and no first slash."""
+    path = path.rstrip("\n")
+    if not path.startswith("/"):
+        scheme, colon, rest = path.partition(":")
+        path = rest if colon and scheme.isalnum() and rest.startswith("/") else f"/{path}"
+    return path
 
 
 def _method_of(request: Any) -> str | None:
     source = source_of(request)
+    if source.get("type") == "websocket":
+        return "GET"  # as its handshake has
     method = source.get("method") or source.get("REQUEST_METHOD")
     return method if isinstance(method, str) else None
 

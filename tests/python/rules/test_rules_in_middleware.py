@@ -252,8 +252,8 @@ def test_wsgi_middleware_decides_by_rules() -> None:
     answers: list[Any] = []
     environ = {
         "REQUEST_METHOD": "GET",
-        "SCRIPT_NAME": "/api",
-        "PATH_INFO": "/x",
+        "SCRIPT_NAME": "/service",
+        "PATH_INFO": "/api/x",
         "REMOTE_ADDR": "203.0.113.9",
         "HTTP_X_USER": "42",
     }

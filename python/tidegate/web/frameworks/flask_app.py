@@ -93,7 +93,7 @@ class LimitedApp:
         """Refuses the request that begins, or lets it pass by returning None."""
         request = flask.request._get_current_object()  # type: ignore[attr-defined]
         if not self._applies_to(request):
-            return None
+            return self._check_exempt(request)
         endpoint = request.endpoint
         # Requests that no route matches may name any method, so it is left out.
         which = (endpoint, "" if endpoint is None else request.method)
@@ -124,6 +124,15 @@ class LimitedApp:
             if answer is not None:
                 return answer, None
         return None, request.environ[_VIEWS][view]
+
+    def _check_exempt(self, request: flask.Request) -> Any:
+        """Refuses a request with an exempt method that the rules are about all the same."""
+        rules = self._by_rules
+        if rules is None or not self._enabled or not self._config["TIDEGATE_ENABLED"]:
+            return None
+        if self._is_left_out(request.endpoint) or rules.exempts(request, request.method):
+            return None
+        return self._charge(None, [], request, None, rules)
 
     def _applies_to(self, request: flask.Request) -> bool:
         return bool(
