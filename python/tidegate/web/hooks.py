@@ -123,9 +123,15 @@ class Hooks:
         return 0.0
 
     def log_throttled(
-        self, problem: str, *details: object, exc: BaseException | None = None
+        self,
+        problem: str,
+        *details: object,
+        exc: BaseException | None = None,
+        is_expected: bool = False,
     ) -> None:
         """Logs a failure of the service's own code, at most one of a kind in ten seconds.
+
+        What is expected to happen is logged once, at INFO.
 
         `problem` is a format string for `details` and identifies the kind; it must be a
         constant, since each kind is remembered.
@@ -133,8 +139,9 @@ class Hooks:
         now = time.monotonic()
         if now < self._quiet_until.get(problem, 0.0):
             return
-        self._quiet_until[problem] = now + _QUIET_SECONDS
-        log.error(f"rate limiting: {problem}", *details, exc_info=exc)
+        self._quiet_until[problem] = math.inf if is_expected else now + _QUIET_SECONDS
+        level = logging.INFO if is_expected else logging.ERROR
+        log.log(level, f"rate limiting: {problem}", *details, exc_info=exc)
 
 
 def _check_jitter(jitter: object) -> None:

@@ -404,7 +404,14 @@ class RequestLimiter:
         if isinstance(key, (int, UUID)) and not isinstance(key, bool):
             return str(key)  # ids of users are often such
         if key is None or key in ("", b""):
-            return self._without_key(request, "the key function returned no key")
+            # Visitors without a key are usual where the service chose what becomes of them, and for
+            # functions such as keys.api_key().
+            is_expected = (
+                self._on_no_key != "address"
+                or getattr(self._key, "__module__", None) == "tidegate.keys"
+            )
+            problem = "the key function returned no key"
+            return self._without_key(request, problem, is_expected=is_expected)
         return self._without_key(
             request,
             "the key function returned a %s, expected a str, bytes, int or UUID",
@@ -417,6 +424,7 @@ class RequestLimiter:
         problem: str,
         *details: object,
         exc: BaseException | None = None,
+        is_expected: bool = False,
     ) -> str | None:
         """Returns the key to charge instead, or None if the policy is to charge nobody."""
         address = None
@@ -429,7 +437,8 @@ class RequestLimiter:
             outcome = (
                 "the client's address is charged" if address else "all such clients share one limit"
             )
-        self.hooks.log_throttled(f"{problem}; {outcome}", *details, exc=exc)
+        text = f"{problem}; {outcome}"
+        self.hooks.log_throttled(text, *details, exc=exc, is_expected=is_expected)
         return None if self._on_no_key != "address" else _STAND_IN + (address or "")
 
 
