@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tidegate.limiter.rule_limiter import RuleLimiter
     from tidegate.limiter.stats import Stats
     from tidegate.rules.rule_set import RuleSet
+    from tidegate.web.configuration import configure
     from tidegate.web.frameworks.decorator import rate_limit
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "StorageError",
     "TidegateError",
     "__version__",
+    "configure",
     "parse",
     "parse_many",
     "rate_limit",
@@ -71,6 +73,10 @@ def __getattr__(name: str) -> Any:
         from tidegate.web.frameworks.decorator import rate_limit
 
         return rate_limit
+    if name == "configure":
+        from tidegate.web.configuration import configure
+
+        return configure
     if name == "Plan":
         from tidegate.limiter.plan import Plan
 

@@ -25,6 +25,7 @@ from tidegate.limiter.limiter import Limiter
 from tidegate.web.answers import answer_asgi
 from tidegate.web.asgi_types import ASGIApp, Message, Receive, Scope, Send
 from tidegate.web.callables import check_application
+from tidegate.web.configuration import follow, note_storage, with_configured
 from tidegate.web.decisions import GRANTED, grant
 from tidegate.web.execution import AWAITING
 from tidegate.web.headers import PROBLEM_TYPE
@@ -34,7 +35,7 @@ from tidegate.web.options import (
     OptionReader,
     methods_of,
 )
-from tidegate.web.refusal import USUAL
+from tidegate.web.refusal import PLAIN, USUAL, plain_body
 from tidegate.web.request_limiter import RequestDecision, RequestLimiter
 from tidegate.web.rule_requests import RuleRequests
 from tidegate.web.shadow import ShadowDecision
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["RateLimitMiddleware"]
 
 _OPTIONS = OptionReader(ASGIOptions)
+_STORED = ("storage", "limiter")
 
 
 class RateLimitMiddleware:
@@ -81,8 +83,8 @@ class RateLimitMiddleware:
     are the families of fields to send, of ``"x-ratelimit"`` and ``"ietf"``; with rules also
     ``"shadow"``, which names the rules in shadow that would have refused the request. `on_refused`
     is a function of scope and decision, async or not. It returns the ASGI application to answer
-    with (such as a Starlette response), instead of the problem+json body; the fields are added to
-    its response.
+    with (such as a Starlette response), or the body of a 429: a dict or list, sent as JSON, or a
+    str or bytes. The fields are added to its response.
 
     `cost_after` is a function of the scope and the answer, async or not, that returns the actual
     cost; it is called when the application has ended. The answer has a `status` and `headers`, a
@@ -149,7 +151,7 @@ class RateLimitMiddleware:
         self._has_rules = False
         self._messages: MessageLimit | None = None
         # A store that was given open belongs to the caller.
-        self._owns_store = given.limiter is None and isinstance(given.storage, str)
+        self._owns_store = False
         # Iterators are read here, since the limiter may be opened again with the same options.
         plan = limit
         if limit is not None and not callable(limit):
@@ -158,14 +160,18 @@ class RateLimitMiddleware:
             given.headers = list(given.headers)
 
         def opened() -> RequestLimiter | RuleRequests:
-            chosen, request_limiter = middleware_limiters(plan, given, storage_options)
+            merged, of_storage = with_configured(given, options, storage_options)
+            self._owns_store = given.limiter is None and isinstance(merged.storage, str)
+            chosen, request_limiter = middleware_limiters(plan, merged, of_storage)
+            was_chosen = bool(storage_options) or not options.keys().isdisjoint(_STORED)
+            note_storage(chosen.storage, "tidegate.asgi.RateLimitMiddleware", was_chosen=was_chosen)
             if given.messages is not None:
                 assert isinstance(chosen, Limiter)
                 self._messages = MessageLimit(
                     given.messages,
                     chosen,
                     algorithm=given.algorithm,
-                    prefix=given.prefix,
+                    prefix=merged.prefix,
                     cost=given.message_cost,
                     on_refused=given.on_message_refused,
                 )
@@ -176,6 +182,7 @@ class RateLimitMiddleware:
 
         self._opened = opened
         opened()
+        follow(self, _reopen)
 
     @property
     def limiter(self) -> Limiter | RuleLimiter:
@@ -275,20 +282,28 @@ class RateLimitMiddleware:
         self, outcome: RequestDecision, scope: Scope, receive: Receive, send: Send
     ) -> None:
         response = await outcome.service_answer(
-            scope, AWAITING, accepts=callable, expected="an ASGI application"
+            scope,
+            AWAITING,
+            accepts=lambda answer: callable(answer) or isinstance(answer, PLAIN),
+            expected="an ASGI application, a dict, list, str or bytes",
         )
-        if response is not USUAL:
+        kind = PROBLEM_TYPE
+        if isinstance(response, PLAIN):
+            body, text = plain_body(response)
+            kind = text.encode()
+        elif response is not USUAL:
             if type(outcome) is ShadowDecision:
                 send = outcome.sending(send)
             await response(scope, receive, HeaderSend(send, outcome))
             return
-        body = outcome.problem()
+        else:
+            body = outcome.problem()
         await send(
             {
                 "type": "http.response.start",
                 "status": 429,
                 "headers": [
-                    (b"content-type", PROBLEM_TYPE),
+                    (b"content-type", kind),
                     (b"content-length", b"%d" % len(body)),
                     *outcome.fields(),
                 ],
@@ -297,6 +312,10 @@ class RateLimitMiddleware:
         await send(
             {"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body}
         )
+
+
+def _reopen(middleware: RateLimitMiddleware) -> None:
+    middleware._opened()
 
 
 _ENDS = frozenset(

@@ -34,7 +34,7 @@ from tidegate.web.frameworks.django_views import ViewDecorator
 from tidegate.web.frameworks.streams import settle_after_django
 from tidegate.web.headers import PROBLEM_TYPE, extend
 from tidegate.web.options import DjangoViewOptions, OptionReader
-from tidegate.web.refusal import USUAL
+from tidegate.web.refusal import PLAIN, USUAL, plain_body
 from tidegate.web.request_limiter import RequestDecision, RequestLimiter
 from tidegate.web.rule_requests import RuleRequests, attributes_by_option
 from tidegate.web.settings import Settings, key_function
@@ -203,11 +203,17 @@ class RateLimitMiddleware:
         self, request: HttpRequest, outcome: RequestDecision, execution: Execution
     ) -> HttpResponseBase:
         response = await outcome.service_answer(
-            request, execution, accepts=_is_answer, expected="an HttpResponse or an exception"
+            request,
+            execution,
+            accepts=_is_answer,
+            expected="an HttpResponse, an exception, a dict, list, str or bytes",
         )
         if isinstance(response, Exception):
             raise response
-        if response is USUAL:
+        if isinstance(response, PLAIN):
+            body, kind = plain_body(response)
+            response = HttpResponse(body, status=429, content_type=kind)
+        elif response is USUAL:
             response = HttpResponse(
                 outcome.problem(), status=429, content_type=PROBLEM_TYPE.decode()
             )
@@ -283,7 +289,7 @@ def _is_given_back(request: HttpRequest, outcome: RequestDecision) -> bool:
 
 
 def _is_answer(answer: Any) -> bool:
-    return isinstance(answer, (HttpResponseBase, Exception))
+    return isinstance(answer, (HttpResponseBase, Exception, *PLAIN))
 
 
 def _is_enabled() -> bool:
@@ -363,6 +369,23 @@ def _check_settings(app_configs: Any = None, **options: Any) -> list[Any]:
     configured = getattr(settings, "TIDEGATE", {})
     limits = [each for each in ("LIMIT", "RULES") if configured.get(each) is not None]
     asking = _asks_for_user()
+    other = [each for each in dir(settings) if each.startswith("TIDEGATE_") and each.isupper()]
+    if other:
+        found.append(
+            checks.Warning(
+                f"the settings have {', '.join(sorted(other))}, which tidegate does not read; "
+                "expected keys of TIDEGATE, such as TIDEGATE = {'LIMIT': '100/minute'}",
+                id="tidegate.W006",
+            )
+        )
+    if name in settings.MIDDLEWARE and not configured:
+        found.append(
+            checks.Warning(
+                f"{name} is in MIDDLEWARE and the setting TIDEGATE is missing or empty, so the "
+                "middleware limits nothing; expected TIDEGATE = {'LIMIT': '100/minute'}",
+                id="tidegate.W007",
+            )
+        )
     if limits and name not in settings.MIDDLEWARE:
         found.append(
             checks.Warning(

@@ -28,6 +28,7 @@ from starlette.requests import HTTPConnection
 from tidegate._core import Decision
 from tidegate._errors import ConfigurationError
 from tidegate.web.answers import to_the_end
+from tidegate.web.configuration import following, note_storage, with_configured
 from tidegate.web.decisions import DECISIONS, GRANTED, binding
 from tidegate.web.execution import AWAITING
 from tidegate.web.frameworks.fastapi_costs import PENDING, settle_one
@@ -37,7 +38,7 @@ from tidegate.web.frameworks.fastapi_defaults import (
     has_own_limit,
     name_of,
 )
-from tidegate.web.frameworks.fastapi_errors import RateLimited, refusal_error
+from tidegate.web.frameworks.fastapi_errors import RateLimited, answering_error, refusal_error
 from tidegate.web.frameworks.fastapi_injection import watch_signatures
 from tidegate.web.frameworks.fastapi_openapi import EXEMPT, describe_refusals
 from tidegate.web.frameworks.fastapi_responses import add_headers_to_responses, route_of
@@ -74,7 +75,8 @@ class RateLimit:
 
     All responses carry the fields of the limits, whether the route returns a value or a response,
     or a handler answers an exception of the route or of a later dependency. `on_refused` is a
-    function of request and decision that returns another exception to raise. `cost_after` is a
+    function of request and decision that returns what a route could return, sent as a 429 unless it
+    is a response of its own, or an exception to raise. `cost_after` is a
     function of the request and of what the route returned, or of the exception that ended the
     request, also one of a later dependency; on a WebSocket that ends it gets None. Raises
     ConfigurationError at construction.
@@ -101,18 +103,25 @@ class RateLimit:
         # The key of the dependency that was called last for the request, whose function adds the
         # fields.
         self._route: Callable[[], Any] = lambda: None
-        store = shared_store(given.storage, storage_options)
+        name = f"Depends({type(self).__name__}({limit!r}))"
 
         def in_scope(scope: str) -> RequestLimiter:
-            return limiter_in_scope(
-                limit,
-                scope=scope,
-                store=store,
-                algorithm=given.algorithm,
-                prefix=given.prefix,
-                clock=given.clock,
-                **of_requests(given),
-            )
+            def make() -> RequestLimiter:
+                chosen, of_storage = with_configured(given, options, storage_options)
+                store = shared_store(chosen.storage, of_storage)
+                was_chosen = "storage" in options or bool(storage_options)
+                note_storage(store, name, was_chosen=was_chosen)
+                return limiter_in_scope(
+                    limit,
+                    scope=scope,
+                    store=store,
+                    algorithm=chosen.algorithm,
+                    prefix=chosen.prefix,
+                    clock=chosen.clock,
+                    **of_requests(chosen),
+                )
+
+            return following(make)
 
         self._in_scope = in_scope
         self._scope = given.scope
@@ -213,13 +222,13 @@ class RateLimit:
         error = await outcome.service_answer(
             request,
             AWAITING,
-            accepts=lambda answer: isinstance(answer, BaseException),
-            expected="an exception",
-            usual="the usual one is raised",
+            accepts=lambda answer: answer is not None,
+            expected="what a route returns, or an exception",
         )
+        if isinstance(error, BaseException):
+            return error
         if error is not USUAL:
-            raised: BaseException = error
-            return raised
+            return answering_error(request, error, outcome)
         return refusal_error(request, outcome)
 
 

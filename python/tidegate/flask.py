@@ -35,6 +35,7 @@ from tidegate.limiter.limit import as_limits
 from tidegate.limiter.storage.hints import unknown_options
 from tidegate.limiter.storage.uri import open_store
 from tidegate.web.callables import check_synchronous
+from tidegate.web.configuration import follow, note_storage
 from tidegate.web.frameworks.calls import limited_class
 from tidegate.web.frameworks.flask_app import DECISION, LimitedApp
 from tidegate.web.frameworks.flask_cli import add_command
@@ -201,11 +202,20 @@ class RateLimit:
             if name.startswith("TIDEGATE_") and value is not None
         }
         _warn_of_other_settings(app)
-        settings = self._settings_with(configured, open_store)
-        settings.check_complete()
-        limited = LimitedApp(app, self, settings, RateLimitExceeded)
+
+        name = f"tidegate.flask.RateLimit of {app.name}"
+
+        def read() -> Settings:
+            settings = self._settings_with(configured, open_store)
+            settings.check_complete()
+            chosen = configured.get("storage") or self._given.get("storage")
+            note_storage(settings.storage, name, was_chosen=bool(chosen))
+            return settings
+
+        limited = LimitedApp(app, self, read(), RateLimitExceeded)
         for placed in self._placed:
             limited.limiter_of(placed)
+        follow(limited, lambda one: one.read(read()))
         known[self] = limited
         self._apps.add(app)
         add_command(app, limited)

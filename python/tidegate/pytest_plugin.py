@@ -14,13 +14,21 @@ folder::
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Callable
 
 import pytest
 
 from tidegate.limiter.clock import ManualClock
-from tidegate.testing import limits_off, limits_on, reset_all
+from tidegate.testing import configured, limits_off, limits_on, reset_all
+from tidegate.web.configuration import configure
 
-__all__ = ["tidegate_clock", "tidegate_limits_off", "tidegate_limits_on", "tidegate_reset"]
+__all__ = [
+    "tidegate_clock",
+    "tidegate_configure",
+    "tidegate_limits_off",
+    "tidegate_limits_on",
+    "tidegate_reset",
+]
 
 # 2026-01-01 00:00 UTC, when windows of a minute, hour, day, month and year begin.
 _START_NS = 1_767_225_600 * 10**9
@@ -30,6 +38,14 @@ _START_NS = 1_767_225_600 * 10**9
 def tidegate_clock() -> ManualClock:
     """A clock that stands at the beginning of 2026 until the test moves it, for ``clock=``."""
     return ManualClock(_START_NS)
+
+
+@pytest.fixture
+def tidegate_configure() -> Iterator[Callable[..., None]]:
+    """Forgets the options of tidegate.configure() during the test, which may call this value in its
+    place."""
+    with configured():
+        yield configure
 
 
 @pytest.fixture

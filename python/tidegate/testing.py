@@ -19,9 +19,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from tidegate.limiter.storage.uri import clear_open_stores
+from tidegate.web.configuration import configured
 from tidegate.web.switch import switch
 
-__all__ = ["assert_allowed", "assert_refused", "limits_off", "limits_on", "reset_all"]
+__all__ = ["assert_allowed", "assert_refused", "configured", "limits_off", "limits_on", "reset_all"]
 
 
 def reset_all() -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate.web.answers import answer_wsgi
 from tidegate.web.callables import check_application, check_synchronous
+from tidegate.web.configuration import follow, note_storage, with_configured
 from tidegate.web.decisions import grant
 from tidegate.web.execution import BLOCKING
 from tidegate.web.headers import PROBLEM_TYPE
@@ -24,7 +25,7 @@ from tidegate.web.options import (
     OptionReader,
     methods_of,
 )
-from tidegate.web.refusal import USUAL
+from tidegate.web.refusal import PLAIN, USUAL, plain_body
 from tidegate.web.request_limiter import RequestDecision
 from tidegate.web.rule_requests import RuleRequests, attributes_by_option
 from tidegate.web.shared_counters import middleware_limiters
@@ -33,10 +34,14 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tidegate.limiter.limit import LimitLike
+    from tidegate.limiter.limiter import Limiter
+    from tidegate.limiter.rule_limiter import RuleLimiter
+    from tidegate.web.request_limiter import RequestLimiter
 
 __all__ = ["RateLimitMiddleware"]
 
 _OPTIONS = OptionReader(MiddlewareOptions)
+_STORED = ("storage", "limiter")
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
@@ -49,8 +54,8 @@ class RateLimitMiddleware:
     The options are those of tidegate.asgi.RateLimitMiddleware, with the environ instead of the
     scope: `key`, `cost`, `cost_after` and `exempt_when` are functions that are not async, and
     `on_refused` is a function of environ and decision that returns the WSGI application to answer
-    with. The address of the connection is ``REMOTE_ADDR``. The application finds the decision in
-    ``environ["tidegate.decision"]``.
+    with, or the body of a 429. The address of the connection is ``REMOTE_ADDR``. The application
+    finds the decision in ``environ["tidegate.decision"]``.
 
     Raises ConfigurationError at construction; safe to use from many threads and greenlets,
     and in workers that were forked after it was made.
@@ -78,7 +83,19 @@ class RateLimitMiddleware:
         self.app = app
         self._settles = given.cost_after is not None
         self._exempt_methods = methods_of(given.exempt_methods)
-        self.limiter, self._request_limiter = middleware_limiters(limit, given, storage_options)
+
+        def opened() -> tuple[Limiter | RuleLimiter, RequestLimiter | RuleRequests]:
+            merged, of_storage = with_configured(given, options, storage_options)
+            check_synchronous(key=merged.key, on_refused=merged.on_refused)
+            found = middleware_limiters(limit, merged, of_storage)
+            was_chosen = bool(storage_options) or not options.keys().isdisjoint(_STORED)
+            note_storage(
+                found[0].storage, "tidegate.wsgi.RateLimitMiddleware", was_chosen=was_chosen
+            )
+            return found
+
+        self.limiter, self._request_limiter = opened()
+        follow(self, _reopen(opened))
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         method = environ["REQUEST_METHOD"]
@@ -105,22 +122,36 @@ class RateLimitMiddleware:
     ) -> Iterable[bytes]:
         response = BLOCKING.run(
             outcome.service_answer(
-                environ, BLOCKING, accepts=callable, expected="a WSGI application"
+                environ,
+                BLOCKING,
+                accepts=lambda answer: callable(answer) or isinstance(answer, PLAIN),
+                expected="a WSGI application, a dict, list, str or bytes",
             )
         )
-        if response is not USUAL:
+        kind = PROBLEM_TYPE.decode()
+        if isinstance(response, PLAIN):
+            body, kind = plain_body(response)
+        elif response is not USUAL:
             application: WSGIApp = response
             return application(environ, with_fields(start_response, (outcome,)))
-        body = outcome.problem()
+        else:
+            body = outcome.problem()
         start_response(
             "429 Too Many Requests",
             [
-                ("Content-Type", PROBLEM_TYPE.decode()),
+                ("Content-Type", kind),
                 ("Content-Length", str(len(body))),
                 *outcome.text_fields(),
             ],
         )
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+
+def _reopen(opened: Callable[[], Any]) -> Callable[[RateLimitMiddleware], None]:
+    def reopen(middleware: RateLimitMiddleware) -> None:
+        middleware.limiter, middleware._request_limiter = opened()
+
+    return reopen
 
 
 def with_fields(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tidegate.limiter.storage.options import REDIS_OPTIONS, StorageOptions
+from tidegate.testing import configured
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -42,6 +44,13 @@ def _django() -> None:
         settings.configure()
 
 
+@pytest.fixture
+def _own_configuration() -> Iterator[None]:
+    with configured():
+        yield
+
+
+@pytest.mark.usefixtures("_own_configuration")
 @pytest.mark.parametrize("document", SCRIPTS, ids=_name)
 def test_its_code_runs(document: Path, tmp_path: Path) -> None:
     """Block after block, in one namespace, as a reader would type them."""

@@ -34,8 +34,6 @@ class CombinedLimiter:
 
     def __init__(self, limiters: Sequence[RequestLimiter]) -> None:
         self.limiters = tuple(limiters)
-        # If one limiter sends a family of fields, it is sent for all.
-        self._headers = list(dict.fromkeys(each for one in limiters for each in one.headers))
         check_names(each for one in limiters if one.limiter for each in one.limiter.limits)
         self._plans: dict[tuple[ActiveLimits, ...], tuple[ActiveLimits, list[_StoreGroup]]] = {}
 
@@ -106,7 +104,9 @@ class CombinedLimiter:
             ]
             if len(self._plans) >= _MAX_KNOWN:
                 self._plans.clear()
-            found = self._plans[known] = ActiveLimits(limiters, self._headers), groups
+            # If one limiter sends a family of fields, it is sent for all.
+            headers = list(dict.fromkeys(each for one in self.limiters for each in one.headers))
+            found = self._plans[known] = ActiveLimits(limiters, headers), groups
         return found
 
 

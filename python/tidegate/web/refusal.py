@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING:
@@ -9,10 +10,22 @@ if TYPE_CHECKING:
     from tidegate.web.execution import Execution
     from tidegate.web.hooks import Hooks
 
-__all__ = ["USUAL", "service_answer"]
+__all__ = ["PLAIN", "USUAL", "plain_body", "service_answer"]
 
 USUAL: Any = object()
 """Stands for the usual answer, if the service has no other."""
+
+PLAIN = (str, bytes, dict, list)
+"""The types of answers that every adapter sends as the body of a 429."""
+
+
+def plain_body(answer: str | bytes | dict[Any, Any] | list[Any]) -> tuple[bytes, str]:
+    """Returns the body of a plain answer and its content type."""
+    if isinstance(answer, bytes):
+        return answer, "application/octet-stream"
+    if isinstance(answer, str):
+        return answer.encode(), "text/plain; charset=utf-8"
+    return json.dumps(answer).encode(), "application/json"
 
 
 async def service_answer(

@@ -11,6 +11,7 @@ from tidegate.limiter.limit import as_limits
 from tidegate.limiter.limiter import Limiter
 from tidegate.types import Algorithm
 from tidegate.web.callables import imported
+from tidegate.web.configuration import current
 from tidegate.web.dynamic_limit import check_limit_error_policy
 from tidegate.web.headers import SHADOW, check_families
 from tidegate.web.options import DEFAULTS, methods_of
@@ -147,8 +148,9 @@ class Settings:
             option: f"{option}=" if given.get(option) is not None else known.get(option, option)
             for option in _ORDER
         }
+        defaults = {**DEFAULTS, **(self._of_process(given, configured))}
         for option in _ORDER:
-            default = DEFAULTS.get(option)
+            default = defaults.get(option)
             value = given.get(option)
             if value is not None or option not in configured:
                 setattr(self, option, self._read(option, default if value is None else value))
@@ -163,6 +165,19 @@ class Settings:
         if self.rules is not None:
             chosen = (self.headers,) if isinstance(self.headers, str) else self.headers
             self.headers = tuple(family for family in chosen if family != SHADOW)
+
+    def _of_process(
+        self, given: Mapping[str, Any], configured: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Returns the options of the process that apply."""
+        found = current(of_django=False)
+        set_here = {
+            name for each in (given, configured) for name, v in each.items() if v is not None
+        }
+        skipped = {"key"} if "rules" in set_here else {"attributes"}
+        if {"storage", "storage_options"} & set_here:
+            skipped |= {"storage", "storage_options"}
+        return {name: value for name, value in found.items() if name not in skipped}
 
     def _check_with_rules(self) -> None:
         if self.rules is None:

@@ -354,9 +354,9 @@ def test_on_refused_answers_and_exempt_requests_pass(clock, ask, caplog):
     with project(clock, ON_REFUSED=lambda *_: HttpResponse("slow", status=503), **options):
         assert ask.statuses("/page/1", "/page/1", "/page/free") == [200, 503, 200]
         assert ask("/page/1").headers["Retry-After"] == "60"
-    with project(clock, ON_REFUSED=lambda *_: "slow", **options):
+    with project(clock, ON_REFUSED=lambda *_: 3, **options):
         assert ask.statuses("/page/1", "/page/1") == [200, 429]
-        assert "on_refused returned a str, expected an HttpResponse" in caplog.text
+        assert "on_refused returned a int, expected an HttpResponse" in caplog.text
 
 
 def test_limits_can_be_disabled(clock, ask):
@@ -556,6 +556,14 @@ def test_cost_after_gets_the_response_or_the_exception_of_the_view(clock, ask):
         stream.close()
         assert ask.statuses("/streams") == [429]
     assert seen == ["Http404", "HttpResponse", "StreamingHttpResponse"]
+
+
+def test_checks_find_settings_that_nothing_reads(clock):
+    with project(clock), override_settings(TIDEGATE={}, TIDEGATE_LIMIT="1/minute"):
+        found = {each.id: each.msg for each in checks.run_checks(tags=["tidegate"])}
+    assert found.keys() == {"tidegate.W006", "tidegate.W007"}
+    assert "TIDEGATE_LIMIT, which tidegate does not read" in found["tidegate.W006"]
+    assert "limits nothing" in found["tidegate.W007"]
 
 
 def test_cost_after_is_refused_with_rules_and_async_under_wsgi(clock):

@@ -17,6 +17,7 @@ from tidegate.web.frameworks.streams import (
     settle_after_starlette,
 )
 from tidegate.web.headers import PROBLEM_TYPE, extend
+from tidegate.web.refusal import PLAIN, plain_body
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -173,6 +174,16 @@ class StarletteCall:
         if self._response is not None:
             # FastAPI sends responses with their own headers.
             self._response.status_code = 429
+        # A model of FastAPI's route describes its own answers, and Starlette sends only responses.
+        is_plain = isinstance(answer, PLAIN if self._response is None else (dict, list))
+        if is_plain:
+            from starlette.responses import Response
+
+            try:
+                body, kind = plain_body(answer)
+            except (TypeError, ValueError):  # FastAPI encodes more types than JSON has
+                return answer
+            return Response(body, 429, media_type=kind)
         return answer
 
     def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
@@ -263,6 +274,9 @@ class _DjangoCall:
         )
 
     def custom_refusal(self, answer: Any) -> Any:
+        if isinstance(answer, PLAIN):
+            body, kind = plain_body(answer)
+            return self._django.HttpResponse(body, status=429, content_type=kind)
         return answer
 
     def with_headers(self, result: Any, outcome: RequestDecision) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 from tidegate._errors import ConfigurationError
 from tidegate.web.callables import is_async
 from tidegate.web.combined import combined
+from tidegate.web.configuration import following, note_storage, with_configured
 from tidegate.web.execution import AWAITING, BLOCKING
 from tidegate.web.frameworks.calls import StarletteCall, adapt_call, limited_class
 from tidegate.web.frameworks.fastapi_injection import inject, injection_for
@@ -90,18 +91,28 @@ def rate_limit(
     given, storage_options = _OPTIONS.read(options)
     check_scope(given.scope)
     for_requests = of_requests(given)
-    store = shared_store(given.storage, storage_options)
+    shared_store(given.storage, storage_options)
 
     def make_limiter(view: Any) -> RequestLimiter:
-        return limiter_in_scope(
-            limit,
-            scope=given.scope or unique_scope(view),
-            store=store,
-            algorithm=given.algorithm,
-            prefix=given.prefix,
-            clock=given.clock,
-            **for_requests,
-        )
+        scope = given.scope or unique_scope(view)
+        name = f"@rate_limit on {getattr(view, '__qualname__', view)}"
+
+        def make() -> RequestLimiter:
+            chosen, of_storage = with_configured(given, options, storage_options)
+            store = shared_store(chosen.storage, of_storage)
+            was_chosen = "storage" in options or bool(storage_options)
+            note_storage(store, name, was_chosen=was_chosen)
+            return limiter_in_scope(
+                limit,
+                scope=scope,
+                store=store,
+                algorithm=chosen.algorithm,
+                prefix=chosen.prefix,
+                clock=chosen.clock,
+                **of_requests(chosen),
+            )
+
+        return following(make)
 
     names = ("key", "cost", "cost_after", "exempt_when", "on_refused")
     functions = {"limit": limit, **{name: for_requests[name] for name in names}}

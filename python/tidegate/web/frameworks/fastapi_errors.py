@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import Response, WebSocketException
+from fastapi.encoders import jsonable_encoder
 from fastapi.exception_handlers import http_exception_handler
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.websockets import WebSocket
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["RateLimited", "refusal_error"]
+__all__ = ["RateLimited", "answering_error", "refusal_error"]
 
 # Servers with this extension can refuse a WebSocket with a response. Starlette uses it since
 # version 0.37.
@@ -57,6 +59,36 @@ def refusal_error(
     if getattr(general, ADDS_FIELDS, general) in (None, http_exception_handler):
         handlers.setdefault(RateLimited, _answer)
     return RateLimited(outcome)
+
+
+class _Answered(Exception):
+    """The exception of a refusal that the service's own function has answered.
+
+    It is no HTTPException, for which the service may have a handler.
+    """
+
+    def __init__(self, answer: Any, outcome: RequestDecision) -> None:
+        super().__init__("rate limit exceeded")
+        self.answer = answer
+        self.outcome = outcome
+
+
+def answering_error(request: HTTPConnection, answer: Any, outcome: RequestDecision) -> Exception:
+    """Returns the exception to raise for a refusal that is answered with `answer`, what a route
+    could return."""
+    found = request.scope.get("starlette.exception_handlers")
+    if found is None or request.scope["type"] == "websocket":
+        return refusal_error(request, outcome)
+    found[0].setdefault(_Answered, _send_answer)
+    return _Answered(answer, outcome)
+
+
+async def _send_answer(request: HTTPConnection, exc: _Answered) -> Response:
+    answer: Response = exc.answer
+    if not isinstance(answer, Response):
+        answer = JSONResponse(jsonable_encoder(answer), 429)
+    exc.outcome.put(answer.raw_headers)
+    return answer
 
 
 async def _answer(request: HTTPConnection, exc: RateLimited) -> Response:

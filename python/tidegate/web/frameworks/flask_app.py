@@ -53,9 +53,13 @@ class LimitedApp:
         self._app = weakref.ref(app)
         self._config = app.config
         self._extension = extension
-        self._settings = settings
         self._enabled = extension.enabled
         self._error = error
+        self.read(settings)
+
+    def read(self, settings: Settings) -> None:
+        """Makes the limits, with `settings`."""
+        self._settings = settings
         self._by_rules = settings.rule_requests()
         self._everywhere = (
             None

@@ -1,0 +1,137 @@
+"""What on_refused may return, in every adapter: the table of docs/web.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import fastapi
+import flask
+import pytest
+import tidegate as tg
+from fastapi.responses import JSONResponse
+from fastapi.testclient import TestClient
+from servers import ask, hello
+from starlette.applications import Starlette
+from starlette.routing import Route
+from tidegate import asgi, wsgi
+from tidegate.fastapi import RateLimit
+from tidegate.flask import RateLimit as FlaskLimit
+
+WEB = Path(__file__).resolve().parents[3] / "docs" / "web.md"
+REFUSING: dict[str, Any] = {"limit": "0/minute"}
+
+
+def by_asgi(on_refused: Any) -> tuple[int, dict[str, str], bytes]:
+    found = ask(asgi.RateLimitMiddleware(hello, on_refused=on_refused, **REFUSING))
+    return found.status, dict(found.fields), found.body
+
+
+def by_wsgi(on_refused: Any) -> tuple[int, dict[str, str], bytes]:
+    app = flask.Flask(__name__)
+    app.wsgi_app = wsgi.RateLimitMiddleware(  # type: ignore[method-assign]
+        app.wsgi_app, on_refused=on_refused, **REFUSING
+    )
+    return shown(app.test_client().get("/"))
+
+
+def by_flask(on_refused: Any) -> tuple[int, dict[str, str], bytes]:
+    app = flask.Flask(__name__)
+    FlaskLimit(app, "0/minute", on_refused=on_refused)
+    return shown(app.test_client().get("/"))
+
+
+def by_decorator(on_refused: Any) -> tuple[int, dict[str, str], bytes]:
+    service = fastapi.FastAPI()
+
+    @service.get("/")
+    @tg.rate_limit("0/minute", on_refused=on_refused)
+    async def page() -> str:
+        return "x"
+
+    return shown(TestClient(service).get("/"))
+
+
+def by_decorator_of_starlette(on_refused: Any) -> tuple[int, dict[str, str], bytes]:
+    @tg.rate_limit("0/minute", on_refused=on_refused)
+    async def page(request: Any) -> Any:
+        return JSONResponse("x")
+
+    return shown(TestClient(Starlette(routes=[Route("/", page)])).get("/"))
+
+
+def by_dependency(on_refused: Any) -> tuple[int, dict[str, str], bytes]:
+    service = fastapi.FastAPI()
+    # A handler for the status does not take the place of the limit's own answer.
+    service.exception_handler(429)(lambda request, exc: JSONResponse("handler", 429))
+    limit = RateLimit("0/minute", on_refused=on_refused)
+
+    @service.get("/", dependencies=[fastapi.Depends(limit)])
+    async def page() -> str:
+        return "x"
+
+    return shown(TestClient(service).get("/"))
+
+
+def by_django(on_refused: Any) -> tuple[int, dict[str, str], bytes]:
+    from django.conf import settings
+
+    if not settings.configured:
+        settings.configure()
+    from django.test import RequestFactory, override_settings
+    from tidegate.django import RateLimitMiddleware
+
+    with override_settings(TIDEGATE={"LIMIT": "0/minute", "ON_REFUSED": on_refused}):
+        middleware = RateLimitMiddleware(lambda request: None)
+        answer: Any = middleware(RequestFactory().get("/"))
+    return answer.status_code, {k.lower(): v for k, v in answer.items()}, answer.content
+
+
+def shown(answer: Any) -> tuple[int, dict[str, str], bytes]:
+    body = getattr(answer, "content", None) or answer.get_data()
+    return answer.status_code, {k.lower(): v for k, v in answer.headers.items()}, body
+
+
+ADAPTERS = {
+    "asgi.RateLimitMiddleware": [by_asgi],
+    "wsgi.RateLimitMiddleware": [by_wsgi],
+    "@rate_limit": [by_decorator, by_decorator_of_starlette],
+    "fastapi.RateLimit": [by_dependency],
+    "flask.RateLimit": [by_flask],
+    "django.RateLimitMiddleware": [by_django],
+}
+VALUES: dict[str, Any] = {"dict": {"mine": 1}, "list": [1, 2], "str": "mine", "bytes": b"mine"}
+ROWS = re.findall(r"^\| `([\w.@]+)` \| (dict, .*?);", WEB.read_text(), re.M)
+CASES = [
+    (answer, kind.strip())
+    for name, kinds in ROWS
+    for answer in ADAPTERS[name]
+    for kind in kinds.split(",")
+]
+
+
+def test_the_table_has_every_adapter() -> None:
+    assert [name for name, _ in ROWS] == list(ADAPTERS)
+
+
+@pytest.mark.parametrize(("answer", "kind"), CASES)
+def test_on_refused_may_return_what_the_table_says(answer: Any, kind: str) -> None:
+    status, fields, body = answer(lambda request, decision: VALUES[kind])
+    assert status == 429
+    assert fields["x-ratelimit-remaining"] == "0"
+    expected = VALUES[kind]
+    if kind in ("dict", "list"):
+        assert json.loads(body) == expected
+    else:
+        assert expected in (body, body.decode(), body.decode().strip('"'))
+
+
+@pytest.mark.parametrize(
+    "answer", [by_asgi, by_decorator, by_decorator_of_starlette, by_dependency]
+)
+def test_a_response_keeps_its_status_and_gains_the_fields(answer: Any) -> None:
+    status, fields, body = answer(lambda request, decision: JSONResponse({"mine": 1}, 503))
+    assert (status, json.loads(body)) == (503, {"mine": 1})
+    assert fields["x-ratelimit-remaining"] == "0"
