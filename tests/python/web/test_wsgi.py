@@ -106,7 +106,7 @@ def test_on_refused_replaces_the_answer():
 
 
 @pytest.mark.parametrize(
-    "on_refused", [lambda environ, decision: "no", lambda environ, decision: 1 / 0]
+    "on_refused", [lambda environ, decision: 3, lambda environ, decision: 1 / 0]
 )
 def test_on_refused_that_fails_still_refuses(on_refused, caplog):
     app = limited("1/minute", on_refused=on_refused)
