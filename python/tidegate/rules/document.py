@@ -44,6 +44,12 @@ class Document:
         self.data = data
         self.source = source
         self._line_of = line_of
+        self.skipped: tuple[Problem, ...] = ()
+        """The problems of what was left out, such as rows of single users."""
+
+    def leave_out(self, problems: list[Problem]) -> bool:
+        """Drops what has these problems. False where the document stands or falls as a whole."""
+        return False
 
     def problem(self, where: tuple[str | int, ...], message: str) -> Problem:
         """A problem of the field `where`. A missing field has the line of its parent."""

@@ -13,12 +13,14 @@ from tidegate._errors import ArgumentTypeError
 from tidegate.rules.compile import compile_rules, validate
 from tidegate.rules.document import Document, read_file, read_text
 from tidegate.rules.pauses import pause_at_times
+from tidegate.rules.problems import RulesError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
 
     from tidegate.rules.model import Default, Rule, Rules
+    from tidegate.rules.problems import Problem
 
     Unpickled = tuple[tuple[Rule, ...], Union[Default, None]]
     # The rules and the default, or both pickled.
@@ -109,8 +111,16 @@ class RuleSet:
 
     def _read(self, document: Document) -> dict[str, Any]:
         """Fills it in. Returns the specification that the core has compiled."""
-        model = validate(document)
-        compiled, spec = compile_rules(document, model)
+        while True:
+            try:
+                model = validate(document)
+                compiled, spec = compile_rules(document, model)
+                break
+            except RulesError as error:
+                if not document.leave_out(error.problems):
+                    raise
+        self.skipped: tuple[Problem, ...] = document.skipped
+        """The problems of overrides in a database that were left out; the rest is in force."""
         self._compiled = compiled
         self._models = (tuple(model.rules), model.default)
         self._size = len(model.rules)

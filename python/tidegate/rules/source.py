@@ -332,6 +332,12 @@ class RuleSource(Source[RuleSet]):
             raise RefusedError(version.refusal)
         self._text = version.text
         rules: RuleSet = version.rules
+        if rules.skipped:
+            log.warning(
+                "%s: %d overrides were left out, the rest of the rules is in force: %s%s",
+                self, len(rules.skipped), rules.skipped[0],
+                "" if len(rules.skipped) == 1 else ", and others",
+            )  # fmt: skip
         return rules
 
     def _check_that_rules_stay(self, before: RuleSet, after: RuleSet) -> None:

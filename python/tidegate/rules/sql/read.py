@@ -59,6 +59,25 @@ class _RowDocument(Document):
         super().__init__(data, source, lambda where: None)
         self._places = places
 
+    def leave_out(self, problems: list[Problem]) -> bool:
+        """Drops overrides alone: those of one user must not keep everybody from a change."""
+        rows = {
+            at
+            for at, place in self._places.items()
+            if at[0] == "overrides"
+            and any(problem.source == f"{self.source}: {place}" for problem in problems)
+        }
+        named = {f"{self.source}: {self._places[at]}" for at in rows}
+        if not rows or any(problem.source not in named for problem in problems):
+            return False
+        kept = [at for at in self._places if at[0] == "overrides" and at not in rows]
+        self.data = {**self.data, "overrides": [self.data["overrides"][at[1]] for at in kept]}
+        places = {at: place for at, place in self._places.items() if at[0] != "overrides"}
+        places.update({("overrides", i): self._places[at] for i, at in enumerate(kept)})
+        self._places = places
+        self.skipped = (*self.skipped, *problems)
+        return True
+
     def problem(self, where: Where, message: str) -> Problem:
         for length in range(len(where), 0, -1):
             place = self._places.get(where[:length])
@@ -84,6 +103,7 @@ class _Builder:
         self.data: dict[str, Any] = {}
         self.places: dict[Where, str] = {}
         self.problems: list[Problem] = []
+        self.skipped: list[Problem] = []
 
     def refuse(self, place: str, column: str, message: str) -> None:
         self.problems.append(Problem(f"{self.source}: {place}", None, column, message))
@@ -198,11 +218,12 @@ class _Builder:
         for row in rows:
             place = f"user_tiers row {row.user_id!r}"
             if not isinstance(row.custom_limits, dict):
-                self.refuse(
-                    place,
-                    "custom_limits",
+                problem = (
                     f"is {row.custom_limits!r:.80}; expected an object of rules and limits, such "
-                    'as {"api": "500/minute"}',
+                    'as {"api": "500/minute"}'
+                )
+                self.skipped.append(
+                    Problem(f"{self.source}: {place}", None, "custom_limits", problem)
                 )
                 continue
             for rule, limits in row.custom_limits.items():
@@ -298,7 +319,9 @@ def read_document(connection: Connection, source: str, of: Any = EVERYBODY) -> D
         read(found)
     if builder.problems:
         raise RulesError(builder.problems)
-    return _RowDocument(builder.data, source, builder.places)
+    document = _RowDocument(builder.data, source, builder.places)
+    document.skipped = tuple(builder.skipped)
+    return document
 
 
 def _is_key(key: Any) -> Any:

@@ -1,0 +1,42 @@
+"""A row of one user that is not accepted is left out and named; the rest is in force."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tidegate.rules import RulesError
+from tidegate.rules.sql import SqlRules
+
+if TYPE_CHECKING:
+    from rule_database import RuleDatabase
+
+
+@pytest.mark.parametrize("limits", ['{"gone": "9/minute"}', "[]", '{"api": "soon"}'])
+def test_custom_limits_that_are_not_accepted_are_skipped(
+    database: RuleDatabase, limits: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.add_rule("api", "10/minute")
+    database.add("user_tiers", user_id="7", tier="free", custom_limits=limits)
+    database.add("user_tiers", user_id="8", tier="free", custom_limits='{"api": "20/minute"}')
+    with caplog.at_level(logging.WARNING, "tidegate"), SqlRules(database.url) as source:
+        rules = source.current
+        assert rules.overrides == 1
+        assert ["user_tiers row '7'" in str(problem) for problem in rules.skipped] == [True]
+        assert "1 overrides were left out" in caplog.text
+
+
+def test_a_second_override_of_one_key_is_skipped(database: RuleDatabase) -> None:
+    database.add_rule("api", "10/minute")
+    for limits in ("20/minute", "30/minute"):
+        database.add("rate_limit_overrides", rule_id="api", key='"42"', limits=limits)
+    with SqlRules(database.url) as source:
+        assert [problem.where for problem in source.current.skipped] == [""]
+        assert source.current.overrides == 1
+
+
+def test_a_rule_that_is_not_accepted_is_not_skipped(database: RuleDatabase) -> None:
+    database.add_rule("api", "soon")
+    with pytest.raises(RulesError):
+        SqlRules(database.url)
