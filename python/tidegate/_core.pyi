@@ -522,7 +522,9 @@ class BoundRules:
 class RuleSet:
     """Rules, compiled: see tidegate.RuleSet."""
     @staticmethod
-    def _compile(spec: dict[str, Any]) -> tuple[RuleSet | None, list[tuple[str, str]]]: ...
+    def _compile(
+        spec: dict[str, Any], kept: RuleSet | None = None
+    ) -> tuple[RuleSet | None, list[tuple[str, str]]]: ...
     @staticmethod
     def _spec_bytes(spec: dict[str, Any]) -> bytes: ...
     @staticmethod
@@ -536,13 +538,11 @@ class RuleSet:
 
 class RuleLimiter:
     """The base class of the limiter of a rule set."""
-
     def __init__(
         self, rules: RuleSet, store: Store, clock: object, scope: _Key, hidden: frozenset[str]
     ) -> None: ...
     def check(self, *, cost: int = 1, **attributes: str | bytes | None) -> Decision:
         """Charges all limits that the rules have for a request with these attributes, or none.
-
         Raises ArgumentTypeError for a wrong attribute, ConfigurationError for a cost below 1.
         """
     def peek(self, *, cost: int = 1, **attributes: str | bytes | None) -> Decision:

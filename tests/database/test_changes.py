@@ -43,8 +43,9 @@ def test_a_limiter_follows_its_database(database: RuleDatabase) -> None:
 
 
 def test_many_rules_are_read_by_a_process_and_are_those_of_the_database(
-    database: RuleDatabase, caplog: pytest.LogCaptureFixture
+    database: RuleDatabase, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tidegate.rules.sql.sql_rules._MOST_ROWS_HERE", 40)
     for number in range(60):
         database.add_rule(f"r{number}", "2/minute", endpoint_pattern=f"/{number}")
     with SqlRules(database.url, interval=NEVER) as source:

@@ -17,7 +17,13 @@ namespace tidegate {
 std::shared_ptr<const RuleSet> RuleSet::Compile(RuleSetSpec spec,
                                                 std::vector<RuleProblem>* problems) {
   problems->clear();
-  return RuleCompiler(std::move(spec), problems).Compile();
+  return RuleCompiler(std::move(spec), nullptr, problems).Compile();
+}
+
+std::shared_ptr<const RuleSet> RuleSet::CompileKeepingOverrides(
+    RuleSetSpec spec, const RuleSet& kept, std::vector<RuleProblem>* problems) {
+  problems->clear();
+  return RuleCompiler(std::move(spec), &kept, problems).Compile();
 }
 
 std::shared_ptr<const RuleSet> RuleCompiler::Compile() {
@@ -35,7 +41,7 @@ std::shared_ptr<const RuleSet> RuleCompiler::Compile() {
   ReadReplaces();
   CheckCounters();
   ReadRules();
-  ReadOverrides();
+  kept_ == nullptr ? ReadOverrides() : KeepOverrides();
   ReadCosts();
   ReadLists();
   if (!problems_.empty()) return nullptr;
@@ -352,11 +358,24 @@ void RuleCompiler::ReadOverrides() {
         AppendToKey(value, k == 0, &key);
       }
     }
-    if (!set_->overrides_->Add(rule->second, key, AddLimits(where, rule->second, given.limits),
-                               given)) {
+    if (!set_->overrides_->Add(rule->second, set_->rules_[rule->second], key, given,
+                               AddLimits(where, rule->second, given.limits))) {
       Add(where, absl::StrCat("the rule '", given.rule, "' has another override of the key ",
                               Quote(key), " for the same time; expected one"));
     }
+  }
+}
+
+void RuleCompiler::KeepOverrides() {
+  set_->overrides_->Share(*kept_->overrides_);
+  for (const RuleSet::Overrides::Group& group : set_->overrides_->groups()) {
+    const auto rule = rule_numbers_.find(group.rule);
+    if (rule == rule_numbers_.end() || set_->rules_[rule->second].by != group.by) {
+      Add("overrides", absl::StrCat("the rule ", Quote(group.rule), " is not what it was"));
+      continue;
+    }
+    set_->overrides_->Place(group, rule->second,
+                            AddLimits("overrides", rule->second, group.limits));
   }
 }
 

@@ -22,8 +22,8 @@ namespace tidegate {
 
 class RuleCompiler {
  public:
-  RuleCompiler(RuleSetSpec spec, std::vector<RuleProblem>* problems)
-      : spec_(std::move(spec)), problems_(*problems), set_(new RuleSet) {}
+  RuleCompiler(RuleSetSpec spec, const RuleSet* kept, std::vector<RuleProblem>* problems)
+      : spec_(std::move(spec)), kept_(kept), problems_(*problems), set_(new RuleSet) {}
 
   std::shared_ptr<const RuleSet> Compile();
 
@@ -54,6 +54,7 @@ class RuleCompiler {
   void CheckChargedOnce(uint32_t rule, const Rule& other);
   void ReadLimits(const std::string& where, uint32_t rule);
   void ReadOverrides();
+  void KeepOverrides();
   void ReadCosts();
   void ReadLists();
   // What makes the rule's dimension: the attributes that it counts by, and marks.
@@ -72,6 +73,8 @@ class RuleCompiler {
                               const std::vector<Limit>& limits, Priority priority);
 
   RuleSetSpec spec_;
+  // Whose overrides the set has; if null, it has those of `spec_`.
+  const RuleSet* const kept_;
   std::vector<RuleProblem>& problems_;
   std::unique_ptr<RuleSet> set_;
   absl::flat_hash_map<std::string, uint32_t> rule_numbers_;

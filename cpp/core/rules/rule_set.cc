@@ -124,7 +124,7 @@ void RuleSet::Apply(uint32_t rule, uint32_t pattern, size_t tier, const Request&
     key = ValueOf(by[0], request, *matched);
   }
   if (const auto* override = overrides_->Find(rule, key, now_ns)) {
-    matched->rules.push_back({rule, override->limits, key});
+    matched->rules.push_back({rule, overrides_->limits(*override), key});
     return;
   }
   matched->rules.push_back({rule, tier_limits_[rule][tier], key});

@@ -169,6 +169,12 @@ class RuleSet {
   // Null if the specification has problems, which `problems` then lists.
   static std::shared_ptr<const RuleSet> Compile(RuleSetSpec spec,
                                                 std::vector<RuleProblem>* problems);
+  // Like Compile(), with the overrides of `kept` instead of those of `spec`, and with their memory.
+  // The time does not grow with their number. A problem at "overrides" says that a rule with some
+  // is gone, or counts by something else.
+  static std::shared_ptr<const RuleSet> CompileKeepingOverrides(RuleSetSpec spec,
+                                                                const RuleSet& kept,
+                                                                std::vector<RuleProblem>* problems);
   ~RuleSet();
 
   // The number of an attribute, or -1 if no rule uses the attribute.

@@ -110,11 +110,13 @@ RuleSetSpec SpecFrom(const py::dict& given) {
 
 // Returns (rule set, problems). The rule set is None if there are problems; each problem is a
 // (where, message).
-py::tuple CompileSpec(RuleSetSpec spec) {
+py::tuple CompileSpec(RuleSetSpec spec, const RuleSet* kept = nullptr) {
   std::vector<RuleProblem> problems;
   // A large set takes long to compile; requests go on meanwhile.
-  std::shared_ptr<const RuleSet> set =
-      WithoutGil([&] { return RuleSet::Compile(std::move(spec), &problems); });
+  std::shared_ptr<const RuleSet> set = WithoutGil([&] {
+    return kept == nullptr ? RuleSet::Compile(std::move(spec), &problems)
+                           : RuleSet::CompileKeepingOverrides(std::move(spec), *kept, &problems);
+  });
   py::list shown;
   for (const RuleProblem& problem : problems) {
     shown.append(py::make_tuple(problem.where, problem.message));
@@ -122,7 +124,9 @@ py::tuple CompileSpec(RuleSetSpec spec) {
   return py::make_tuple(std::const_pointer_cast<RuleSet>(set), shown);
 }
 
-py::tuple Compile(const py::dict& given) { return CompileSpec(SpecFrom(given)); }
+py::tuple Compile(const py::dict& given, const RuleSet* kept) {
+  return CompileSpec(SpecFrom(given), kept);
+}
 
 // The specification as bytes, for _compile_bytes() of another process of this build.
 py::bytes SpecBytes(const py::dict& given) { return BytesOf(SpecFrom(given)); }
@@ -138,7 +142,7 @@ py::tuple CompileBytes(const py::bytes& given) {
 
 void RegisterRuleSet(py::module_& m) {
   py::class_<RuleSet, std::shared_ptr<RuleSet>>(m, "RuleSet")
-      .def_static("_compile", &Compile, py::arg("spec"))
+      .def_static("_compile", &Compile, py::arg("spec"), py::arg("kept") = py::none())
       .def_static("_spec_bytes", &SpecBytes, py::arg("spec"))
       .def_static("_compile_bytes", &CompileBytes, py::arg("bytes"))
       .def_property_readonly("_attributes", &RuleSet::attribute_names)

@@ -8,10 +8,7 @@ import time
 
 from tidegate import _core
 from tidegate._core import Decision, Limit
-from tidegate._errors import (
-    ArgumentTypeError,
-    ConfigurationError,
-)
+from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.base import BaseLimiter
 from tidegate.limiter.clock import ManualClock
 from tidegate.limiter.debt import WriteOffs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import difflib
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tidegate import _core
 from tidegate._errors import ConfigurationError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     # Where a value lies: the place of what holds it, and its name there.
     _Place = Optional[tuple["_Place", Union[str, int]]]
 
-__all__ = ["as_instant", "compile_rules", "validate"]
+__all__ = ["Compiled", "StaleOverridesError", "as_instant", "compile_rules", "validate"]
 
 Where = "tuple[str | int, ...]"
 # In the year 2106. An override that ends later never ends.
@@ -58,6 +58,20 @@ _WORDS = {
     "a valid integer": "a whole number",
     "a valid boolean": "true or false",
 }
+
+
+class StaleOverridesError(Exception):
+    """The overrides that a document keeps must be read again: rules that they are for changed."""
+
+
+class Compiled(NamedTuple):
+    """The result of compile_rules()."""
+
+    core: _core.RuleSet
+    spec: dict[str, Any]
+    """The specification that `core` was made of; without overrides that were kept."""
+    override_terms: dict[str, tuple[str, bool]]
+    """The algorithm, and whether it is in shadow, of each rule that has overrides."""
 
 
 def validate(document: Document) -> model.Rules:
@@ -454,6 +468,10 @@ class _Compiler:
             ],
         }
 
+    def override_terms(self, rules: Iterable[str]) -> dict[str, tuple[str, bool]]:
+        """Returns what the limits of overrides take from each of these rules."""
+        return {rule: (self._algorithm_of(rule), self._shadows.get(rule, False)) for rule in rules}
+
     def place_of(self, where: tuple[str | int, ...]) -> tuple[str | int, ...]:
         """The place in the document of a field of the core's specification."""
         if len(where) > 1 and where[0] == "rules" and isinstance(where[1], int):
@@ -483,10 +501,17 @@ def _listed(entry: model.ListEntry) -> dict[str, Any]:
     return _condition(entry, entry.__pydantic_extra__ or {})
 
 
-def compile_rules(document: Document, rules: model.Rules) -> tuple[_core.RuleSet, dict[str, Any]]:
-    """Returns the compiled rules, and the specification they were made of. Raises RulesError."""
+def compile_rules(document: Document, rules: model.Rules) -> Compiled:
+    """Compiles rules. Overrides that the document keeps are neither read nor compiled again.
+
+    Raises RulesError, and StaleOverridesError for overrides that no longer fit the rules.
+    """
     compiler = _Compiler(document, rules)
     spec = compiler.spec()
+    kept = document.kept
+    terms = compiler.override_terms(
+        {each.rule for each in rules.overrides} if kept is None else kept._override_terms
+    )
     problems = list(compiler.problems)
     for section in _LISTS:
         for i, entry in enumerate(getattr(rules, section)):
@@ -503,13 +528,17 @@ def compile_rules(document: Document, rules: model.Rules) -> tuple[_core.RuleSet
                 )
     if problems:
         raise RulesError(problems)
-    compiled, found = _core.RuleSet._compile(spec)
+    if kept is not None and terms != kept._override_terms:
+        raise StaleOverridesError
+    compiled, found = _core.RuleSet._compile(spec, None if kept is None else kept._compiled)
+    if any(where == "overrides" for where, _ in found):
+        raise StaleOverridesError
     if compiled is None and spec["lists"]:
         # The core's problems name list entries by their ids. Compiled again with places as ids, it
         # names their places.
         places = [f"{name}[{i}]" for name in _LISTS for i in range(len(getattr(rules, name)))]
         spec["lists"] = [{**entry, "name": at} for entry, at in zip(spec["lists"], places)]
-        found = _core.RuleSet._compile(spec)[1]
+        found = _core.RuleSet._compile(spec, None if kept is None else kept._compiled)[1]
     if compiled is None:
         raise RulesError(
             [
@@ -517,4 +546,4 @@ def compile_rules(document: Document, rules: model.Rules) -> tuple[_core.RuleSet
                 for where, message in found
             ]
         )
-    return compiled, spec
+    return Compiled(compiled, spec, terms)

@@ -43,6 +43,10 @@ class Document:
     ) -> None:
         self.data = data
         self.source = source
+        self.kept: Any = None
+        """None, or the RuleSet whose overrides the document has instead of those of `data`."""
+        self.overrides_mark: object = None
+        """Differs after each change of the overrides in their place; None if it is not known."""
         self._line_of = line_of
         self.skipped: tuple[Problem, ...] = ()
         """The problems of what was left out, such as rows of single users."""

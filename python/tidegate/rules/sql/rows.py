@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     # Called for each problem with the name of the row, the column, and a message.
     Refuse = Callable[[str, str, str], None]
 
-__all__ = ["place_of", "rows_of"]
+__all__ = ["UNREAD", "place_of", "rows_of"]
 
 # Columns that rules do not use.
-_UNREAD = ("created_at", "updated_at")
+UNREAD = ("created_at", "updated_at")
 # These stand for times outside of Python's range: later ones never come, earlier ones have passed.
 _NEVER = dt.datetime(9999, 1, 1, tzinfo=dt.timezone.utc)
 _LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -33,7 +33,7 @@ def rows_of(
     """Yields up to `most` rows in the order of their keys. Calls `refuse` for unreadable rows."""
     is_sqlite = connection.dialect.name == "sqlite"
     read = _as_it_stands if is_sqlite else _within_times
-    columns = [read(column) for column in table.columns if column.name not in _UNREAD]
+    columns = [read(column) for column in table.columns if column.name not in UNREAD]
     asked = sa.select(*columns).order_by(*table.primary_key.columns).limit(most)
     if condition is not None:
         asked = asked.where(condition)
@@ -68,7 +68,7 @@ def _decoded(table: sa.Table, rows: Any, refuse: Refuse) -> Iterator[Any]:
     of_time = [
         column.name
         for column in table.columns
-        if isinstance(column.type, UtcTime) and column.name not in _UNREAD
+        if isinstance(column.type, UtcTime) and column.name not in UNREAD
     ]
     for row in rows:
         values = dict(row._mapping)

@@ -8,16 +8,18 @@ import os
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tidegate.rules.compile import StaleOverridesError
 from tidegate.rules.rule_set import RuleSet
 from tidegate.rules.source import Reading, RuleSource
 from tidegate.rules.sql.connection import Database
-from tidegate.rules.sql.read import change_mark, read_document, row_count
+from tidegate.rules.sql.read import Marks, marks_of, read_current, row_count
 from tidegate.rules.sql.schema import NOTIFICATIONS
 
 if TYPE_CHECKING:
     from tidegate.rules.document import Document
+    from tidegate.rules.reading import Version
     from tidegate.rules.sql.connection import DatabaseLike
 
 __all__ = ["SqlRules", "read_rules"]
@@ -26,8 +28,9 @@ log = logging.getLogger("tidegate")
 
 # The most seconds until a thread that waits for notifications notices that it must end.
 _SLICE = 0.25
-# Reading this many rows takes a few milliseconds, and a separate process takes a second.
-_MOST_ROWS_HERE = 40
+# Reading this many rows here delays no decision by more than reading them in a process of its own
+# does, and takes a fifth of the time.
+_MOST_ROWS_HERE = 1_000
 
 
 def read_rules(database: DatabaseLike, *, timeout: float = 5.0) -> RuleSet:
@@ -47,10 +50,19 @@ def _document_of(database: DatabaseLike, timeout: float) -> Document:
         source.close()
 
 
-def _document_by(database: Database) -> Document:
+def _document_by(database: Database, known: RuleSet | None = None) -> Document:
     with database.use(isolation="REPEATABLE READ") as connection:
         _begin(connection)
-        return read_document(connection, database.name)
+        return read_current(connection, database.name, known)
+
+
+class Look(NamedTuple):
+    """What a look at the tables found."""
+
+    rows: int
+    """The number of rows to read."""
+    known: RuleSet | None
+    """The rules in force, if their overrides are those of the tables."""
 
 
 class SqlRules(RuleSource):
@@ -80,31 +92,80 @@ class SqlRules(RuleSource):
         self._listener = _Listener(self._database, timeout)
         self._timeout = timeout
         self._url = _url_for_others(database, self._database)
-        self._mark: object = None
+        self._marks: Marks | None = None
+        # Of SQLite: differs after each change of the file by others, and is found at once.
+        self._file_version: object = None
         self._seconds = 0.0  # how long the last read took
         super().__init__(interval=interval, cache=cache, allow_empty=allow_empty)
 
-    def _reading_of_now(self) -> Reading | None:
+    def adopt(self, rules: RuleSet, marks: Marks | None) -> bool:
+        """Puts rules into force that this process has written, without reading them again.
+
+        `marks` are those of the tables after the change, which must be committed. If the tables
+        have changed once more, they are read. True if a new version came into force. Never raises.
+        """
+        # The cache keeps the whole text, which only a read returns.
+        if marks is not None and self._cache is None:
+            with self._reading, contextlib.suppress(Exception):
+                self._check_that_rules_stay(self.current, rules)
+                if self._look() is not None and self._marks == marks:
+                    self._reached()
+                    return self._accept(rules)
+                self._look_again()
+        return self.refresh()
+
+    def _look(self) -> Look | None:
+        """Returns what the tables have now; None if they have not changed since the last call."""
         begun = time.monotonic()
         with self._database.use(isolation="REPEATABLE READ") as connection:
-            # SQLite does not report here what another connection has read.
-            mark = change_mark(connection)
+            version: object = None
             if connection.dialect.name == "sqlite":
-                mark = self._database.opened, mark
-            if mark is not None and mark == self._mark:
+                # SQLite does not report here what another connection has read.
+                data_version = connection.exec_driver_sql("PRAGMA data_version").scalar()
+                version = self._database.opened, data_version
+                if version == self._file_version:
+                    self._seconds = time.monotonic() - begun
+                    return None
+            _begin(connection)
+            marks = marks_of(connection)
+            if marks is not None and marks == self._marks:
+                self._file_version = version
                 self._seconds = time.monotonic() - begun
                 return None
-            # Without a mark the rules are read at each look, and no process is started for that.
-            rows = 0 if mark is None else row_count(connection)
-        # Changes from here on have another mark, so the rules are read again. A refused version is
+            known = self._known_with(marks)
+            # Without marks the rules are read at each look, and no process is started for that.
+            rows = 0 if marks is None else row_count(connection, with_overrides=known is None)
+        # Changes from here on have other marks, so the rules are read again. A refused version is
         # not read again until it changes.
-        self._mark = mark
-        if rows > _MOST_ROWS_HERE and self._url is not None:
+        self._marks, self._file_version = marks, version
+        return Look(rows, known)
+
+    def _known_with(self, marks: Marks | None) -> RuleSet | None:
+        """Returns the rules in force if their overrides are those with these marks."""
+        current: RuleSet | None = getattr(self, "current", None)  # not yet at the first look
+        if marks is None or current is None or self._cache is not None:
+            return None
+        return current if current._overrides_mark == marks.overrides else None
+
+    def _reading_of_now(self) -> Reading | None:
+        look = self._look()
+        return None if look is None else self._reading_at(look)
+
+    def _reading_at(self, look: Look) -> Reading:
+        if look.rows > _MOST_ROWS_HERE and self._url is not None:
             return Reading(partial(_document_of, self._url, self._timeout), takes_long=True)
-        return Reading(partial(_document_by, self._database), takes_long=False)
+        return Reading(partial(_document_by, self._database, look.known), takes_long=False)
+
+    def _version(self, reading: Reading) -> Version:
+        version = super()._version(reading)
+        if isinstance(version.refusal, StaleOverridesError):
+            with self._database.use() as connection:
+                rows = row_count(connection, with_overrides=True)
+            version = super()._version(self._reading_at(Look(rows, None)))
+        return version
 
     def _look_again(self) -> None:
-        self._mark = None
+        self._marks = self._file_version = None
 
     def _wait(self, stop: threading.Event) -> None:
         # Reading very many rows takes at most a twentieth of the time.
@@ -118,7 +179,7 @@ class SqlRules(RuleSource):
     def _forget_parent(self) -> None:
         self._database.forget_parent()
         self._listener.forget_parent()
-        self._mark = None
+        self._look_again()
 
     def _release(self) -> None:
         self._listener.close()

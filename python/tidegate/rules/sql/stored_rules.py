@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from tidegate.rules.compile import compile_rules, validate
+from tidegate.rules.compile import StaleOverridesError, compile_rules, validate
 from tidegate.rules.document import Document
+from tidegate.rules.rule_set import RuleSet
 from tidegate.rules.sql import schema
-from tidegate.rules.sql.read import NOBODY, read_document, rule_id_of
+from tidegate.rules.sql.read import (
+    NOBODY,
+    read_current,
+    read_document,
+    rule_id_of,
+)
 
 if TYPE_CHECKING:
     from tidegate.rules import model
@@ -57,10 +63,45 @@ class StoredRules:
     `of` says whose overrides and own limits are read too, which takes long if there are very many.
     """
 
+    rule_set: RuleSet
+    """The rules with all overrides; only of current() and accepted()."""
+
     def __init__(self, connection: sa.Connection, source: str, of: Any = NOBODY) -> None:
-        self.document = read_document(connection, source, of)
-        self.model: model.Rules = compiled_model(self.document)
-        self.plain = _plain(self.document.data)
+        document = read_document(connection, source, of)
+        self._fill(document, compiled_model(document))
+
+    @classmethod
+    def current(
+        cls, connection: sa.Connection, source: str, known: RuleSet | None = None
+    ) -> StoredRules:
+        """Reads all rules; of overrides that are still those of `known`, nothing but that."""
+        document = read_current(connection, source, known)
+        if known is not None and known.etag == etag_of(_plain(document.data)) and document.kept:
+            return cls.accepted(document, known.model, known)
+        try:
+            return cls._validated(document)
+        except StaleOverridesError:
+            return cls._validated(read_current(connection, source, None))
+
+    @classmethod
+    def _validated(cls, document: Document) -> StoredRules:
+        rules = validate(document)
+        rule_set = RuleSet._of(document, rules, compile_rules(document, rules))
+        return cls.accepted(document, rules, rule_set)
+
+    @classmethod
+    def accepted(cls, document: Document, rules: model.Rules, rule_set: RuleSet) -> StoredRules:
+        """The rules of a document that is accepted already."""
+        stored = cls.__new__(cls)
+        stored._fill(document, rules)
+        rule_set.etag = stored.etag
+        stored.rule_set = rule_set
+        return stored
+
+    def _fill(self, document: Document, rules: model.Rules) -> None:
+        self.document = document
+        self.model = rules
+        self.plain = _plain(document.data)
         """Returns the document without overrides, which versions keep."""
         self.etag = etag_of(self.plain)
 

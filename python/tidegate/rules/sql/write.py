@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "delete_rule",
     "override_row",
+    "rows_as_written",
     "write_costs",
     "write_document",
     "write_lists",
@@ -71,6 +72,15 @@ def write_document(connection: sa.Connection, rules: model.Rules, *, with_overri
         tables.append((schema.overrides, [override_row(each) for each in rules.overrides]))
     for table, rows in tables:
         _replace(connection, table, rows)
+
+
+def rows_as_written(field: str, items: list[Any]) -> list[Row]:
+    """Returns the rows that `items`, all of one of the fields of a document, are written to."""
+    if field == "rules":
+        return [row for rule in items for row in _rule_rows(rule)]
+    if field == "costs":
+        return [_cost_row(cost) for cost in items]
+    return [_list_row(field, entry) for entry in items]
 
 
 def write_lists(connection: sa.Connection, rules: model.Rules) -> None:
@@ -162,15 +172,19 @@ def _cost_row(cost: model.Cost) -> Row:
 def _list_rows(rules: model.Rules) -> Iterator[Row]:
     for name, entries in (("allow", rules.allow), ("block", rules.block)):
         for entry in entries:
-            yield {
-                "list": name,
-                "name": entry.id,
-                "endpoints": entry.endpoints or None,
-                "reason": entry.reason or None,
-                "begins_at": _instant(entry.begin),
-                "expires_at": _instant(entry.until),
-                **_conditions(entry, entry.__pydantic_extra__ or {}),
-            }
+            yield _list_row(name, entry)
+
+
+def _list_row(name: str, entry: model.ListEntry) -> Row:
+    return {
+        "list": name,
+        "name": entry.id,
+        "endpoints": entry.endpoints or None,
+        "reason": entry.reason or None,
+        "begins_at": _instant(entry.begin),
+        "expires_at": _instant(entry.until),
+        **_conditions(entry, entry.__pydantic_extra__ or {}),
+    }
 
 
 def _instant(given: dt.datetime | dt.date | None) -> dt.datetime | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import logging
 from typing import TYPE_CHECKING, Annotated, Any, Callable, Optional
@@ -11,6 +12,7 @@ from fastapi.routing import APIRoute
 from pydantic import StringConstraints
 
 from tidegate.rules.sql.sql_rules import SqlRules
+from tidegate.rules.sql.stored_rules import StoredRules
 from tidegate.server.admin.authentication import ACTOR
 from tidegate.server.admin.problems import ProblemError
 from tidegate.server.recording import caller_named
@@ -18,14 +20,14 @@ from tidegate.server.records.api_tokens import ROLES
 from tidegate.server.records.audit import Actor
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterator
 
     from starlette.responses import Response
 
     from tidegate.limiter.rule_limiter import RuleLimiter
     from tidegate.rules.rule_set import RuleSet
     from tidegate.rules.source import RuleSource
-    from tidegate.server.admin.database import AdminDatabase
+    from tidegate.server.admin.database import AdminDatabase, Change
     from tidegate.server.enforcement import Enforcement, Penalty
 
 __all__ = [
@@ -65,6 +67,8 @@ class Admin:
         self.tiers = tiers
         self.settings = settings
         self.now = now
+        # The rules of the last change, where no source has them.
+        self._known: Optional[RuleSet] = None
         self._limiter = limiter
         self._on_change = on_change
 
@@ -108,9 +112,38 @@ class Admin:
                 409, f"the rules come from {self.rules!r:.200}; expected a change in that place"
             )
 
-    def rules_changed(self) -> None:
+    @contextlib.contextmanager
+    def change_of_rules(self, actor: Actor) -> Iterator[tuple[Change, StoredRules]]:
+        """Opens a change with the rules that it changes, and follows it when it is committed.
+
+        Raises ProblemError unless the rules in force come from the database, and RulesError if
+        those of the tables are not accepted.
+        """
+        with self.any_change_of_rules(actor) as change:
+            name = self.database.name
+            yield change, StoredRules.current(change.connection, name, change.known)
+
+    @contextlib.contextmanager
+    def any_change_of_rules(self, actor: Actor) -> Iterator[Change]:
+        """Like change_of_rules(), even if the rules of the tables are not accepted."""
+        self.check_own_rules()
+        known = self._known
+        if isinstance(self.rules, SqlRules):
+            current = self.rules.current
+            # The ETag of the set that was written is known, that of one that was read is not.
+            known = known if known is not None and known.digest == current.digest else current
+        with self.database.change(actor, of_rules=True, known=known) as change:
+            yield change
+        self.rules_changed(change)
+
+    def rules_changed(self, change: Optional[Change] = None) -> None:
         """Makes this process follow a change of rules that was committed."""
-        if self.rules is not None:
+        adopted = None if change is None else change.adopted
+        if adopted is not None:
+            self._known = adopted[0]
+        if isinstance(self.rules, SqlRules) and adopted is not None:
+            self.rules.adopt(*adopted)
+        elif self.rules is not None:
             self.rules.refresh()
         self._notify("rules", None)
 

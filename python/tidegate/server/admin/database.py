@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
+    from tidegate.rules.rule_set import RuleSet
     from tidegate.rules.sql.connection import DatabaseLike
+    from tidegate.rules.sql.read import Marks
     from tidegate.server.records.audit import Actor
 
 __all__ = ["AdminDatabase", "Change"]
@@ -27,10 +29,24 @@ _LONGEST_CHANGE = 60.0
 class Change:
     """A transaction that changes something and records the change in the audit log."""
 
-    def __init__(self, connection: sa.Connection, actor: Actor, now: dt.datetime) -> None:
+    def __init__(
+        self,
+        connection: sa.Connection,
+        actor: Actor,
+        now: dt.datetime,
+        known: RuleSet | None = None,
+    ) -> None:
         self.connection = connection
         self.actor = actor
         self.now = now
+        self.known = known
+        """The rules in hand, which may be those of the tables."""
+        self.adopted: tuple[RuleSet, Marks | None] | None = None
+        """The rules that come into force with the commit, and the marks of their tables."""
+
+    def adopts(self, rules: RuleSet, marks: Marks | None) -> None:
+        """Says which rules come into force with the commit."""
+        self.adopted = rules, marks
 
     def record(self, action: str, target: str, *, before: Any = None, after: Any = None) -> None:
         """Adds an entry to the audit log."""
@@ -84,11 +100,13 @@ class AdminDatabase:
             source.close()
 
     @contextlib.contextmanager
-    def change(self, actor: Actor, *, of_rules: bool = False) -> Iterator[Change]:
+    def change(
+        self, actor: Actor, *, of_rules: bool = False, known: RuleSet | None = None
+    ) -> Iterator[Change]:
         """Opens a change, undone if the block raises. Changes of rules are made one at a time."""
         # The compiler has the same timeout, and takes long for very many overrides.
         timeout = max(self._timeout, _LONGEST_CHANGE) if of_rules else self._timeout
         with self.connect(timeout) as connection:
             begin_change(connection, of_rules=of_rules)
-            yield Change(connection, actor, self._now())
+            yield Change(connection, actor, self._now(), known)
             connection.commit()

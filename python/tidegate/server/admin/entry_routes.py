@@ -61,19 +61,15 @@ def add_entry(
     id = entry.get("id")
     if not isinstance(id, str) or not id or "/" in id:
         raise ProblemError(422, f"id is {id!a:.80}; expected the id of the entry, without a slash")
-    admin.check_own_rules()
-    with admin.database.change(actor, of_rules=True) as change:
-        stored = StoredRules(change.connection, admin.database.name)
+    with admin.change_of_rules(actor) as (change, stored):
         known = stored.plain.get(name, [])
         if any(each.get("id") == id for each in known):
             raise ProblemError(409, f"the list has an entry {id!a:.120}; expected another id")
         given: Any = {(name, len(known)): ()}
         action = f"{name}.add"
-        done = save_entries(
+        return save_entries(
             change, stored, name, [*known, entry], given, action=action, comment=comment
         )
-    admin.rules_changed()
-    return done
 
 
 @router.delete("/lists/{name}/{id}", openapi_extra=role("operator"), response_model=ChangedRules)
@@ -81,17 +77,13 @@ def delete_entry(
     admin: TheAdmin, actor: AnActor, name: ListName, id: str, comment: Comment = None
 ) -> Any:
     """Removes an entry from a list."""
-    admin.check_own_rules()
-    with admin.database.change(actor, of_rules=True) as change:
-        stored = StoredRules(change.connection, admin.database.name)
+    with admin.change_of_rules(actor) as (change, stored):
         known = stored.plain.get(name, [])
         kept = [each for each in known if each.get("id") != id]
         if len(kept) == len(known):
             raise ProblemError(404, f"the list has no entry {id!a:.120}")
         action = f"{name}.delete"
-        done = save_entries(change, stored, name, kept, {}, action=action, comment=comment)
-    admin.rules_changed()
-    return done
+        return save_entries(change, stored, name, kept, {}, action=action, comment=comment)
 
 
 @router.get("/costs", openapi_extra=role("viewer"), response_model=Entries)
@@ -129,12 +121,8 @@ def _replace(
     if_match: Optional[str],
     comment: Optional[str],
 ) -> ChangedRules:
-    admin.check_own_rules()
-    with admin.database.change(actor, of_rules=True) as change:
-        stored = StoredRules(change.connection, admin.database.name)
+    with admin.change_of_rules(actor) as (change, stored):
         check_if_match(if_match, etag_of(stored.plain.get(field, [])), is_required=True)
         given: Any = {(field, i): (i,) for i in range(len(entries))}
         action = f"{field}.replace"
-        done = save_entries(change, stored, field, entries, given, action=action, comment=comment)
-    admin.rules_changed()
-    return done
+        return save_entries(change, stored, field, entries, given, action=action, comment=comment)

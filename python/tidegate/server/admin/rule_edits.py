@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tidegate.rules.compile import Compiled, StaleOverridesError, compile_rules, validate
 from tidegate.rules.diff import differences
 from tidegate.rules.document import Document, as_text
 from tidegate.rules.problems import Problem, RulesError
-from tidegate.rules.sql.read import EVERYBODY, NOBODY
-from tidegate.rules.sql.stored_rules import (
-    StoredRules,
-    compiled_model,
-    rows_of_rules,
-)
+from tidegate.rules.rule_set import RuleSet
+from tidegate.rules.sql.read import marks_of, section_as_stored
+from tidegate.rules.sql.stored_rules import StoredRules, rows_of_rules
 from tidegate.rules.sql.write import (
     delete_rule,
+    rows_as_written,
     write_costs,
     write_document,
     write_lists,
@@ -61,7 +60,7 @@ class Proposal(Document):
 
 def save_rules(
     change: Change, stored: StoredRules, rules: dict[str, tuple[Fields, Where]], comment: str | None
-) -> ChangedRules:
+) -> tuple[ChangedRules, StoredRules]:
     """Adds rules, or replaces those that have the same ids.
 
     `rules` maps each id to the rule's fields and its place in the request. Raises RulesError.
@@ -79,25 +78,29 @@ def save_rules(
             places[id] = len(data)
             data.append(fields)
         given["rules", places[id]] = where
-    proposed = compiled_model(Proposal({**stored.document.data, "rules": data}, given))
+    proposed, compiled = _accepted(stored, "rules", data, given)
     keep_what_others_wrote(change.connection, stored.plain, change.now)
     rows = rows_of_rules(change.connection)
     for id in rules:
         write_rule(change.connection, proposed.rules[places[id]], rows.get(id, []))
-    done, after = _put_into_force(change, stored.document.source, comment, stored)
+    for id in rules:
+        (data[places[id]],) = section_as_stored(
+            "rules", rows_as_written("rules", [proposed.rules[places[id]]])
+        )
+    done, after = _put_part_into_force(change, comment, stored, "rules", data, proposed, compiled)
     for id in rules:
         action = "rule.create" if id in created else "rule.update"
         change.record(action, f"rule:{id}", before=stored.rule(id), after=after.rule(id))
-    return done.model_copy(update={"created": created, "updated": updated})
+    return done.model_copy(update={"created": created, "updated": updated}), after
 
 
 def remove_rule(change: Change, stored: StoredRules, id: str, comment: str | None) -> ChangedRules:
     """Deletes a rule. Raises RulesError if something else needs it."""
     data = [rule for rule in stored.document.data.get("rules", []) if rule["id"] != id]
-    compiled_model(Proposal({**stored.document.data, "rules": data}, {}))
+    proposed, compiled = _accepted(stored, "rules", data, {})
     keep_what_others_wrote(change.connection, stored.plain, change.now)
     delete_rule(change.connection, rows_of_rules(change.connection)[id])
-    done, _ = _put_into_force(change, stored.document.source, comment, stored)
+    done, _ = _put_part_into_force(change, comment, stored, "rules", data, proposed, compiled)
     change.record("rule.delete", f"rule:{id}", before=stored.rule(id))
     return done.model_copy(update={"deleted": [id]})
 
@@ -116,11 +119,12 @@ def save_entries(
 
     `given` maps the places of new entries in the document to their places in the request.
     """
-    proposed = compiled_model(Proposal({**stored.document.data, field: entries}, given))
+    proposed, compiled = _accepted(stored, field, entries, given)
     keep_what_others_wrote(change.connection, stored.plain, change.now)
     write = write_costs if field == "costs" else write_lists
     write(change.connection, proposed)
-    done, after = _put_into_force(change, stored.document.source, comment, stored)
+    written = section_as_stored(field, rows_as_written(field, getattr(proposed, field)))
+    done, after = _put_part_into_force(change, comment, stored, field, written, proposed, compiled)
     before = stored.plain.get(field, [])
     change.record(action, field, before=before, after=after.plain.get(field, []))
     return done
@@ -137,40 +141,91 @@ def put_document(
     target: str,
 ) -> ChangedRules:
     """Puts a whole document into force, even if the one before was not accepted."""
-    of = EVERYBODY if with_overrides else NOBODY
-    stored = stored_or_none(change, source, of)
+    if with_overrides:
+        change.known = None  # its overrides are compared one by one
+    stored = stored_or_none(change, source)
     if stored is not None:
         keep_what_others_wrote(change.connection, stored.plain, change.now)
     write_document(change.connection, rules, with_overrides=with_overrides)
-    done, _ = _put_into_force(change, source, comment, stored, with_overrides=with_overrides)
+    written = StoredRules.current(change.connection, source, change.known)
+    done = _put_into_force(change, comment, stored, written)
     before = None if stored is None else {"etag": stored.etag}
     after = {"etag": done.etag, "version": done.version, "changes": done.changes}
     change.record(action, target, before=before, after=after)
     return done
 
 
-def stored_or_none(change: Change, source: str, of: Any = NOBODY) -> StoredRules | None:
+def stored_or_none(change: Change, source: str) -> StoredRules | None:
     """Returns the rules of the tables, or None if they are not accepted."""
     try:
-        return StoredRules(change.connection, source, of)
+        return StoredRules.current(change.connection, source, change.known)
     except RulesError:
         return None
 
 
-def _put_into_force(
+def _accepted(
+    stored: StoredRules, field: str, items: list[Fields], given: dict[Where, Where]
+) -> tuple[model.Rules, Compiled | None]:
+    """Checks the rules with another list of rules, costs or entries. Raises RulesError.
+
+    The second value is None if the overrides must be read again to compile them.
+    """
+    data = {**stored.document.data, field: items}
+    data.pop("overrides", None)
+    proposal = Proposal(data, given)
+    proposal.kept = stored.rule_set
+    rules = validate(proposal)
+    try:
+        return rules, compile_rules(proposal, rules)
+    except StaleOverridesError:
+        proposal.kept = None
+        compile_rules(proposal, rules)
+        return rules, None
+
+
+def _put_part_into_force(
     change: Change,
-    source: str,
     comment: str | None,
-    before: StoredRules | None,
-    *,
-    with_overrides: bool = False,
+    before: StoredRules,
+    field: str,
+    written: list[Fields],
+    proposed: model.Rules,
+    compiled: Compiled | None,
 ) -> tuple[ChangedRules, StoredRules]:
-    """Reads all that was written, as limiters will, and adds it as a version."""
-    after = StoredRules(change.connection, source, EVERYBODY)
+    """Adds a version in which the list `field` is `written`, as a read would return it."""
+    source = before.document.source
+    if compiled is None:
+        after = StoredRules.current(change.connection, source)
+    else:
+        document = Document({**before.document.data, field: written}, source, lambda where: None)
+        document.data.pop("overrides", None)
+        document.kept = before.rule_set
+        document.overrides_mark = before.document.overrides_mark
+        # Items are compared as they are written: the request may say the same in other words.
+        same = before.document.data.get(field, [])
+        known = getattr(before.model, field)
+        changed = [i for i, item in enumerate(written) if i >= len(same) or item != same[i]]
+        part = Document({field: [written[i] for i in changed]}, source, lambda where: None)
+        items = list(known[: len(written)]) + [None] * (len(written) - len(known))
+        for i, item in zip(changed, getattr(validate(part), field)):
+            items[i] = item
+        rules = proposed.model_copy(update={field: items})
+        after = StoredRules.accepted(document, rules, RuleSet._of(document, rules, compiled))
+    return _put_into_force(change, comment, before, after), after
+
+
+def _put_into_force(
+    change: Change, comment: str | None, before: StoredRules | None, after: StoredRules
+) -> ChangedRules:
+    """Adds what was written as a version, and leaves it to be adopted after the commit."""
     version = put_into_force(
         change.connection, after.plain, change.actor.name[:255], comment, change.now
     )
-    # If the overrides stay, `before` was read without them.
-    now = after.model if with_overrides else after.model.model_copy(update={"overrides": []})
-    changes = [] if before is None else differences(before.model, now)[:_MOST_CHANGES]
-    return ChangedRules(version=version, etag=after.etag, changes=changes), after
+    change.adopts(after.rule_set, marks_of(change.connection))
+    # If the overrides stay, they are not among the fields.
+    old, new = (None if before is None else before.model), after.model
+    if old is not None and not (old.overrides and new.overrides):
+        old = old.model_copy(update={"overrides": []})
+        new = new.model_copy(update={"overrides": []})
+    changes = [] if old is None else differences(old, new)[:_MOST_CHANGES]
+    return ChangedRules(version=version, etag=after.etag, changes=changes)

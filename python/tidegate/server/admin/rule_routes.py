@@ -109,16 +109,13 @@ def add_rules(
     comment: Comment = None,
 ) -> Any:
     """Adds rules, or sets the limits of a tier at endpoints."""
-    admin.check_own_rules()
-    with admin.database.change(actor, of_rules=True) as change:
-        stored = StoredRules(change.connection, admin.database.name)
+    with admin.change_of_rules(actor) as (change, stored):
         check_if_match(if_match, stored.etag, is_required=False)
         rules: dict[str, Any] = {}
         for i, item in enumerate(new.rules):
             fields = _fields_of(stored, rules, item, new.tier, i)
             rules[fields["id"]] = (fields, ("rules", i))
-        done = save_rules(change, stored, rules, comment)
-    admin.rules_changed()
+        done, _ = save_rules(change, stored, rules, comment)
     response.headers["ETag"] = f'"{done.etag}"'
     return done
 
@@ -184,17 +181,13 @@ def change_rule(
     comment: Comment = None,
 ) -> Any:
     """Replaces a rule. `If-Match` is the rule's own `etag`."""
-    admin.check_own_rules()
     if rule.get("id", rule_id) != rule_id:
         raise ProblemError(422, f"id is {rule['id']!a:.120}; expected {rule_id!a}, as in the path")
-    with admin.database.change(actor, of_rules=True) as change:
-        stored = StoredRules(change.connection, admin.database.name)
+    with admin.change_of_rules(actor) as (change, stored):
         before = _known(stored, rule_id)
         check_if_match(if_match, etag_of(before), is_required=True)
-        done = save_rules(change, stored, {rule_id: ({**rule, "id": rule_id}, ())}, comment)
-        after = StoredRules(change.connection, admin.database.name).rule(rule_id)
-    admin.rules_changed()
-    response.headers["ETag"] = f'"{etag_of(after)}"'
+        done, after = save_rules(change, stored, {rule_id: ({**rule, "id": rule_id}, ())}, comment)
+    response.headers["ETag"] = f'"{etag_of(after.rule(rule_id))}"'
     return done
 
 
@@ -207,13 +200,9 @@ def delete_rule(
     comment: Comment = None,
 ) -> Any:
     """Deletes a rule, for all tiers."""
-    admin.check_own_rules()
-    with admin.database.change(actor, of_rules=True) as change:
-        stored = StoredRules(change.connection, admin.database.name)
+    with admin.change_of_rules(actor) as (change, stored):
         check_if_match(if_match, etag_of(_known(stored, rule_id)), is_required=False)
-        done = remove_rule(change, stored, rule_id, comment)
-    admin.rules_changed()
-    return done
+        return remove_rule(change, stored, rule_id, comment)
 
 
 def _known(stored: StoredRules, id: str) -> dict[str, Any]:
