@@ -63,10 +63,11 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self.listener.accept()
+                self.sockets.append(client)
                 server = socket.create_connection(
                     ("127.0.0.1", self.target), source_address=(self.source, 0)
                 )
-                self.sockets += [client, server]
+                self.sockets.append(server)
                 for source, sink, replies in ((client, server, False), (server, client, True)):
                     thread = threading.Thread(
                         target=self._carry, args=(source, sink, replies), daemon=True
@@ -105,11 +106,10 @@ class Proxy:
             client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         elif self.mode == "reset":
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            other = client.dup()
-            client.close()
             # The thread that waits for requests keeps the connection open until it is woken.
-            other.shutdown(socket.SHUT_RD)
-            other.close()
+            with client.dup() as other:
+                client.close()
+                other.shutdown(socket.SHUT_RD)
             raise OSError
         elif self.mode == "close":
             raise OSError
