@@ -7,7 +7,7 @@ import ipaddress
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -275,11 +275,36 @@ class Telemetry(_Part):
 
 
 class _Environment(EnvSettingsSource):
+    def __call__(self) -> dict[str, Any]:
+        found = super().__call__()
+        _read_texts(Settings, found)
+        return found
+
     def decode_complex_value(self, field_name: str, field: Any, value: Any) -> Any:
         try:
             return super().decode_complex_value(field_name, field, value)
         except ValueError:  # the value is not JSON: the setting names what it expects
             return value
+
+
+def _read_texts(model: type[BaseModel], values: dict[str, Any]) -> None:
+    """Replaces the texts of variables by the booleans and numbers that a file would have."""
+    for name, value in values.items():
+        field = model.model_fields.get(name)
+        if field is None:
+            continue
+        kinds = (field.annotation, *get_args(field.annotation))
+        if isinstance(value, dict):
+            for part in kinds:
+                if isinstance(part, type) and issubclass(part, _Part):
+                    _read_texts(part, value)
+        elif isinstance(value, str):
+            meanings: dict[str, Any] = {}
+            if bool in kinds or StrictBool in kinds:
+                meanings = {"true": True, "1": True, "false": False, "0": False}
+            elif get_origin(field.annotation) is Literal:
+                meanings = {str(each): each for each in kinds[1:]}
+            values[name] = meanings.get(value.lower(), value)
 
 
 class Settings(BaseSettings):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
+from pydantic import BaseModel
 from tidegate import ConfigurationError
 from tidegate.server.settings import Address, Settings, read_settings, unknown_variables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def file_of(tmp_path: Path, text: str, name: str = "tidegate.yaml") -> Path:
@@ -181,6 +186,90 @@ def test_a_variable_that_is_not_as_it_should_be_is_named(
     with pytest.raises(ConfigurationError) as caught:
         read_settings()
     assert str(caught.value).startswith(f"the environment variable TIDEGATE_{name}: {said}")
+
+
+_REQUIRED = {
+    "CHECKS__TLS": {"CERTIFICATE": "a.pem", "KEY": "b.pem"},
+    "ADMIN__TLS": {"CERTIFICATE": "a.pem", "KEY": "b.pem"},
+    "ADMIN__OIDC": {"ISSUER": "https://issuer", "AUDIENCE": "tidegate"},
+    "ENVOY": {"CONFIG": "limits.yaml"},
+}
+# A value other than the default for each setting that is not a boolean, as a variable has it.
+_OTHERS: dict[str, tuple[str, Any]] = {
+    "STORAGE": ("shm://host", "shm://host"),
+    "PREFIX": ("other", "other"),
+    "DATABASE": ("sqlite:///other.db", "sqlite:///other.db"),
+    "RULES": ("rules.yaml", Path("rules.yaml")),
+    "DRAIN": ("3", 3.0),
+    "CHECKS__LISTEN": ("127.0.0.1:90", Address(host="127.0.0.1", port=90)),
+    "CHECKS__UNIX": ("/run/checks", Path("/run/checks")),
+    "CHECKS__LOOPS": ("3", 3),
+    "CHECKS__MAX_CONNECTIONS": ("3", 3),
+    "CHECKS__MAX_STREAMS": ("3", 3),
+    "CHECKS__MAX_BODY_BYTES": ("2048", 2048),
+    "CHECKS__IDLE_TIMEOUT": ("1.5", 1.5),
+    "CHECKS__REQUEST_TIMEOUT": ("1.5", 1.5),
+    "CHECKS__REFUSED_STATUS": ("429", 429),
+    "CHECKS__AUTH_REFUSED_STATUS": ("403", 403),
+    "CHECKS__AUTH_HEADERS": ('{"X-User": "user"}', {"X-User": "user"}),
+    "CHECKS__TLS__CERTIFICATE": ("c.pem", Path("c.pem")),
+    "CHECKS__TLS__KEY": ("c.pem", Path("c.pem")),
+    "CHECKS__TLS__CLIENT_CA": ("c.pem", Path("c.pem")),
+    "ENVOY__CONFIG": ("other.yaml", Path("other.yaml")),
+    "ENVOY__USER_KEY": ("customer", "customer"),
+    "ADMIN__LISTEN": ("127.0.0.1:91", Address(host="127.0.0.1", port=91)),
+    "ADMIN__TLS__CERTIFICATE": ("c.pem", Path("c.pem")),
+    "ADMIN__TLS__KEY": ("c.pem", Path("c.pem")),
+    "ADMIN__TLS__CLIENT_CA": ("c.pem", Path("c.pem")),
+    "ADMIN__OIDC__ISSUER": ("https://other", "https://other"),
+    "ADMIN__OIDC__AUDIENCE": ("other", "other"),
+    "ADMIN__OIDC__ROLE_CLAIM": ("groups", "groups"),
+    "ADMIN__OIDC__USER_CLAIM": ("email", "email"),
+    "ADMIN__OIDC__ROLES": ('{"ops": "operator"}', {"ops": "operator"}),
+    "USAGE__KEEP_DAYS": ("3", 3.0),
+    "USAGE__KEEP_VIOLATIONS_DAYS": ("3", 3.0),
+    "USAGE__INTERVAL": ("3", 3.0),
+    "USAGE__CAPACITY": ("1000", 1000),
+    "ANOMALIES__INTERVAL": ("30", 30.0),
+    "ANOMALIES__LEAST": ("3", 3),
+    "ANOMALIES__CAPACITY": ("1000", 1000),
+    "ANOMALIES__ENFORCE_SECONDS": ("3", 3.0),
+    "ANOMALIES__ENFORCE_MOST": ("3", 3),
+    "ANOMALIES__EXEMPT": ('["user:42"]', ["user:42"]),
+    "LOG__FORMAT": ("json", "json"),
+    "LOG__LEVEL": ("debug", "debug"),
+    "TELEMETRY__ENDPOINT": ("http://a:1/v1", "http://a:1/v1"),
+    "TELEMETRY__TRACES_ENDPOINT": ("http://a:1/v1", "http://a:1/v1"),
+}
+
+
+def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, bool]]:
+    """Yields the name of each setting, as its variable has it, and whether it is a boolean."""
+    for name, field in model.model_fields.items():
+        kinds = [field.annotation, *get_args(field.annotation)]
+        parts = [each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)]
+        if parts and parts[0] is not Address:
+            yield from settings_of(parts[0], f"{prefix}{name.upper()}__")
+        else:
+            yield prefix + name.upper(), any("bool" in str(each) for each in kinds)
+
+
+@pytest.mark.parametrize(("name", "is_boolean"), list(settings_of(Settings)))
+def test_each_setting_can_be_set_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, is_boolean: bool
+) -> None:
+    for part, required in _REQUIRED.items():
+        if name.startswith(part):
+            for each, value in required.items():
+                monkeypatch.setenv(f"TIDEGATE_{part}{'__' if each else ''}{each}", value)
+    values = [("true", True), ("False", False), ("1", True), ("0", False)]
+    for text, value in values if is_boolean else [_OTHERS[name]]:
+        monkeypatch.setenv(f"TIDEGATE_{name}", text)
+        found: Any = read_settings()
+        for part in name.lower().split("__"):
+            found = getattr(found, part)
+        assert found == value
+        assert type(found) is type(value)
 
 
 @pytest.mark.parametrize(
