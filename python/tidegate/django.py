@@ -33,11 +33,12 @@ from tidegate.web.frameworks import decorator as decorators
 from tidegate.web.frameworks.django_views import ViewDecorator
 from tidegate.web.frameworks.streams import settle_after_django
 from tidegate.web.headers import PROBLEM_TYPE, extend
+from tidegate.web.named_keys import key_function
 from tidegate.web.options import DjangoViewOptions, OptionReader
 from tidegate.web.refusal import PLAIN, USUAL, plain_body
 from tidegate.web.request_limiter import RequestDecision, RequestLimiter
 from tidegate.web.rule_requests import RuleRequests, attributes_by_option
-from tidegate.web.settings import Settings, key_function
+from tidegate.web.settings import Settings
 from tidegate.web.shared_counters import shared_store
 
 if TYPE_CHECKING:

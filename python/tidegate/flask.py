@@ -44,6 +44,7 @@ from tidegate.web.frameworks.flask_views import MARK, LimitedView, PlacedLimit
 from tidegate.web.frameworks.order_check import check_view, reference_count, refuse_registered
 from tidegate.web.headers import PROBLEM_TYPE
 from tidegate.web.hooks import log
+from tidegate.web.named_keys import key_function
 from tidegate.web.options import (
     FlaskOptions,
     FlaskViewOptions,
@@ -51,7 +52,7 @@ from tidegate.web.options import (
     of_requests,
 )
 from tidegate.web.rule_requests import attributes_by_option
-from tidegate.web.settings import Settings, key_function
+from tidegate.web.settings import Settings
 from tidegate.web.shared_counters import check_scope, unique_scope
 
 if TYPE_CHECKING:

@@ -129,8 +129,8 @@ def _set(where: str, **options: Any) -> None:
 
 
 def _checked(given: dict[str, Any]) -> dict[str, Any]:
+    from tidegate.web.named_keys import key_function
     from tidegate.web.rule_requests import checked_readers
-    from tidegate.web.settings import key_function
     from tidegate.web.shared_counters import shared_store
 
     if given.get("storage_options") and "storage" not in given:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
-from tidegate.keys import first_of, peer, user
+from tidegate.keys import peer
 from tidegate.limiter.limit import as_limits
 from tidegate.limiter.limiter import Limiter
 from tidegate.types import Algorithm
-from tidegate.web.callables import imported
 from tidegate.web.configuration import current
 from tidegate.web.dynamic_limit import check_limit_error_policy
 from tidegate.web.headers import SHADOW, check_families
+from tidegate.web.named_keys import imported_function, key_function
 from tidegate.web.options import DEFAULTS, methods_of
 from tidegate.web.request_limiter import RequestLimiter
 from tidegate.web.rule_requests import RuleRequests
@@ -31,7 +31,7 @@ from tidegate.web.shared_counters import (
     rule_requests_of,
 )
 
-__all__ = ["Settings", "key_function"]
+__all__ = ["Settings"]
 
 # The order in which options are read: later ones depend on earlier ones.
 _ORDER = (
@@ -73,7 +73,6 @@ _FUNCTIONS = (
 )
 # The options whose values a RequestLimiter checks.
 _OF_REQUESTS = ("cost", "cost_after", "exempt_when", "on_no_key", "on_refused", "retry_jitter")
-_NAMED_KEYS = ("ip", "user", "user_or_ip")
 # The functions that read the options about rules.
 _RULE_READERS = {
     "rules": rules_of,
@@ -240,7 +239,7 @@ class Settings:
             return _RULE_READERS[option](value) if is_read else value
         # No limit has a colon in it.
         if isinstance(value, str) and ":" in value and option in _FUNCTIONS:
-            value = _imported(value)
+            value = imported_function(value)
         if option == "enabled" and not isinstance(value, bool):
             raise ArgumentTypeError(f"enabled is {value!r}; expected True and False")
         if option in ("algorithm", "prefix") and not isinstance(value, str):
@@ -268,28 +267,3 @@ class Settings:
             nothing = Limiter("1000000000/second", storage=self.storage)
             RequestLimiter(nothing, address=peer, headers=(), **{option: value})
         return value
-
-
-def key_function(key: Any) -> Any:
-    """Returns the key function that `key` is or names."""
-    if isinstance(key, str) and ":" in key:
-        key = _imported(key)
-    if key is None or callable(key):
-        return key
-    if key == "ip":
-        return peer
-    if key == "user":
-        return user()
-    if key == "user_or_ip":
-        return first_of(user(), peer)
-    raise ConfigurationError(
-        f"the key is {key!r}; expected a function of the request, "
-        f"{', '.join(map(repr, _NAMED_KEYS))}, or 'package.module:function'"
-    )
-
-
-def _imported(name: str) -> Any:
-    found = imported(name)
-    if not callable(found):
-        raise ArgumentTypeError(f"{name!r} is {found!r}; expected a function")
-    return found
