@@ -28,7 +28,7 @@ from starlette.requests import HTTPConnection
 from tidegate._core import Decision
 from tidegate._errors import ConfigurationError
 from tidegate.web.answers import to_the_end
-from tidegate.web.configuration import following, note_storage, with_configured
+from tidegate.web.configuration import following_limiter
 from tidegate.web.decisions import DECISIONS, GRANTED, binding
 from tidegate.web.execution import AWAITING
 from tidegate.web.frameworks.fastapi_costs import PENDING, settle_one
@@ -44,9 +44,9 @@ from tidegate.web.frameworks.fastapi_openapi import EXEMPT, describe_refusals
 from tidegate.web.frameworks.fastapi_responses import add_headers_to_responses, route_of
 from tidegate.web.frameworks.order_check import check_limit
 from tidegate.web.frameworks.starlette_exceptions import remember
-from tidegate.web.options import DependencyOptions, OptionReader, of_requests
+from tidegate.web.options import DependencyOptions, OptionReader
 from tidegate.web.refusal import USUAL
-from tidegate.web.shared_counters import check_scope, limiter_in_scope, shared_store
+from tidegate.web.shared_counters import check_scope
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -106,22 +106,7 @@ class RateLimit:
         name = f"Depends({type(self).__name__}({limit!r}))"
 
         def in_scope(scope: str) -> RequestLimiter:
-            def make() -> RequestLimiter:
-                chosen, of_storage = with_configured(given, options, storage_options)
-                store = shared_store(chosen.storage, of_storage)
-                was_chosen = "storage" in options or bool(storage_options)
-                note_storage(store, name, was_chosen=was_chosen)
-                return limiter_in_scope(
-                    limit,
-                    scope=scope,
-                    store=store,
-                    algorithm=chosen.algorithm,
-                    prefix=chosen.prefix,
-                    clock=chosen.clock,
-                    **of_requests(chosen),
-                )
-
-            return following(make)
+            return following_limiter(limit, name, scope, given, options, storage_options)
 
         self._in_scope = in_scope
         self._scope = given.scope
@@ -140,8 +125,7 @@ class RateLimit:
         return self._request_limiter.limiter
 
     # A generator would make a call of FastAPI four times slower, so only `cost_after` makes one.
-    # The method is not async, so that a
-    # call by anything but FastAPI raises at once.
+    # The method is not async, so that a call by anything but FastAPI raises at once.
     def __call__(
         self,
         request: HTTPConnection,

@@ -1,4 +1,4 @@
-"""A row of one user that is not accepted is left out and named; the rest is in force."""
+"""Tests that an invalid override is skipped and named, and that the other rules are in force."""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from tidegate._core import Store
+    from tidegate.limiter.limit import LimitLike
     from tidegate.limiter.storage.options import StorageLike
+    from tidegate.web.request_limiter import RequestLimiter
 
 __all__ = [
     "configure",
@@ -29,6 +31,7 @@ __all__ = [
     "current",
     "follow",
     "following",
+    "following_limiter",
     "note_storage",
     "with_configured",
 ]
@@ -228,6 +231,36 @@ def following(make: Callable[[], Owner]) -> Owner:
     made = make()
     follow(made, lambda owner: vars(owner).update(vars(make())))
     return made
+
+
+def following_limiter(
+    limit: LimitLike | Callable[..., Any],
+    name: str,
+    scope: str,
+    given: Any,
+    options: Iterable[str],
+    storage_options: Mapping[str, Any],
+) -> RequestLimiter:
+    """Returns the limiter of the route or dependency `name`, which counts in `scope` and is made
+    again when the options of the process change; see with_configured() for the other arguments."""
+    from tidegate.web.options import of_requests
+    from tidegate.web.shared_counters import limiter_in_scope, shared_store
+
+    def make() -> RequestLimiter:
+        chosen, of_storage = with_configured(given, options, storage_options)
+        store = shared_store(chosen.storage, of_storage)
+        note_storage(store, name, was_chosen="storage" in options or bool(storage_options))
+        return limiter_in_scope(
+            limit,
+            scope=scope,
+            store=store,
+            algorithm=chosen.algorithm,
+            prefix=chosen.prefix,
+            clock=chosen.clock,
+            **of_requests(chosen),
+        )
+
+    return following(make)
 
 
 def _refresh() -> None:

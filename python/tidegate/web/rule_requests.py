@@ -303,7 +303,7 @@ class RuleRequests:
 
 _of_rules = RequestDecision._of_rules
 
-# After so many requests without a value for an attribute somebody is told.
+# The number of requests without a value for an attribute after which a warning is logged.
 _MANY = 1000
 _PLAIN_ADDRESS = re.compile(r"[0-9.]+|[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 from tidegate._errors import ConfigurationError
 from tidegate.web.callables import is_async
 from tidegate.web.combined import combined
-from tidegate.web.configuration import following, note_storage, with_configured
+from tidegate.web.configuration import following_limiter
 from tidegate.web.execution import AWAITING, BLOCKING
 from tidegate.web.frameworks.calls import StarletteCall, adapt_call, limited_class
 from tidegate.web.frameworks.fastapi_injection import inject, injection_for
@@ -26,7 +26,7 @@ from tidegate.web.frameworks.order_check import (
 from tidegate.web.options import OptionReader, RouteOptions, of_requests
 from tidegate.web.refusal import USUAL
 from tidegate.web.request_limiter import RequestDecision, RequestLimiter
-from tidegate.web.shared_counters import check_scope, limiter_in_scope, shared_store, unique_scope
+from tidegate.web.shared_counters import check_scope, shared_store, unique_scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,23 +96,7 @@ def rate_limit(
     def make_limiter(view: Any) -> RequestLimiter:
         scope = given.scope or unique_scope(view)
         name = f"@rate_limit on {getattr(view, '__qualname__', view)}"
-
-        def make() -> RequestLimiter:
-            chosen, of_storage = with_configured(given, options, storage_options)
-            store = shared_store(chosen.storage, of_storage)
-            was_chosen = "storage" in options or bool(storage_options)
-            note_storage(store, name, was_chosen=was_chosen)
-            return limiter_in_scope(
-                limit,
-                scope=scope,
-                store=store,
-                algorithm=chosen.algorithm,
-                prefix=chosen.prefix,
-                clock=chosen.clock,
-                **of_requests(chosen),
-            )
-
-        return following(make)
+        return following_limiter(limit, name, scope, given, options, storage_options)
 
     names = ("key", "cost", "cost_after", "exempt_when", "on_refused")
     functions = {"limit": limit, **{name: for_requests[name] for name in names}}
