@@ -23,8 +23,9 @@ from tidegate.web import configuration
 
 @pytest.fixture(autouse=True)
 def _nothing_is_configured(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(configuration, "_noted", {})
     with configured():
+        # Limits of earlier tests that are still in memory were made again just now.
+        monkeypatch.setattr(configuration, "_noted", {})
         yield
 
 
