@@ -17,6 +17,9 @@ export CMAKE_BUILD_PARALLEL_LEVEL ?= $(JOBS)
 export CTEST_PARALLEL_LEVEL ?= $(JOBS)
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
+# Without bytecode each process of pytest would rewrite the assertions of all tests again.
+unexport PYTHONDONTWRITEBYTECODE
+
 python := $(VENV)/bin/python
 pip := $(python) -m pip install --quiet --disable-pip-version-check --no-input
 
@@ -37,10 +40,11 @@ help:  ## list the targets
 demo:  ## show a FastAPI service that refuses the right requests
 	@PYTHON=$(PYTHON) VENV=$(VENV) scripts/demo.sh
 
-# Runs them one after the other and pytest last, so that its failures are at the end of the output.
+# Downloads and linters run beside the compiler. The tests run one after the other and pytest last, so
+# that its failures are at the end of the output.
 test:  ## all tests, C++ and Python, except lint-cpp, asan, tsan and asan-python
 	+@$(MAKE) --no-print-directory deps-test
-	+@$(MAKE) --no-print-directory lint-python
+	+@$(MAKE) --no-print-directory --jobs=2 --output-sync lint-python build-cpp
 	+@$(MAKE) --no-print-directory test-cpp
 	+@$(MAKE) --no-print-directory test-python
 
@@ -61,7 +65,7 @@ $(VENV)/.build: python/requirements.txt | $(python)
 $(VENV)/.test: tests/requirements.txt $(wildcard tests/requirements-3.*.txt) $(VENV)/.build
 	version=$$($(python) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	  list=tests/requirements-$$version.txt; test -e $$list || list=tests/requirements.txt; \
-	  $(pip) -r $$list
+	  $(pip) --no-compile -r $$list
 	@touch $@
 
 $(VENV)/.docs: docs/requirements.txt | $(python)
@@ -98,18 +102,22 @@ quick: $(VENV)/.test | deps-test  ## the package for editing: rebuilt on import,
 is_from = $(python) -c 'import sys, tidegate._core as core; \
   sys.exit("$(1)" not in core.__file__ and "not from $(1): " + core.__file__)'
 
-test-cpp: $(VENV)/.tested  ## the C++ tests, and a project that uses the installed library
+.PHONY: build-cpp
+build-cpp: $(VENV)/.tested
 	cmake --build build/test --target tidegate_tests
+
+test-cpp: build-cpp  ## the C++ tests, and a project that uses the installed library
 	ctest --test-dir build/test --no-tests=error --timeout 300 --quiet || \
 	  { cd build/test/Testing/Temporary; cat LastTestsFailed.log; echo "see $$PWD/LastTest.log"; exit 1; }
 
 # Most tests wait rather than compute, so there are twice as many processes as cores. The tests that
-# are marked `alone` run after the others, one at a time.
+# are marked `alone` run before the others, one at a time; their process also compiles all test
+# modules, which the others then load.
 TEST_JOBS ?= $$((2 * $(JOBS)))
 test-python: deps-test $(VENV)/.test $(VENV)/.tested  ## the Python tests
 	failed=0; \
-	$(python) -m pytest -m 'not alone' --numprocesses=$(TEST_JOBS) --dist=loadfile || failed=1; \
 	$(python) -m pytest -m alone || failed=1; \
+	$(python) -m pytest -m 'not alone' --numprocesses=$(TEST_JOBS) --dist=loadfile || failed=1; \
 	exit $$failed
 
 touched: $(VENV)/.test  ## the tests nearest to what differs from SINCE; no Python test begins after SECONDS
