@@ -27,8 +27,7 @@ def page_of(notebook: Any, name: str) -> tuple[str, dict[str, bytes]]:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
             continue
-        # Not marked as plain Python, which the tests would run; they run the notebook instead.
-        parts.append(f"```{{code-block}} python\n{cell.source}\n```")
+        parts.append(f"```python\n{cell.source}\n```")
         for output in cell.outputs:
             data = output.get("data", {})
             if output.output_type == "stream":

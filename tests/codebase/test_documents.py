@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts),
+    *sorted((ROOT / "examples").rglob("*.md")),
 ]
 
 
@@ -31,8 +33,10 @@ def _blocks(document: Path) -> list[tuple[int, str]]:
     ]
 
 
-# Those in docs/migrate are programs of their own, which tests/python/migrate/test_migrate.py runs.
-SCRIPTS = [d for d in DOCUMENTS if _blocks(d) and d.parent.name != "migrate"]
+# Those in docs/migrate are programs of their own, which tests/python/migrate/test_migrate.py runs,
+# and the pages of notebooks are made by running these.
+RUN_ELSEWHERE = ("migrate", "notebooks")
+SCRIPTS = [d for d in DOCUMENTS if _blocks(d) and d.parent.name not in RUN_ELSEWHERE]
 
 
 @pytest.fixture(autouse=True)
@@ -65,28 +69,101 @@ def test_its_code_runs(document: Path, tmp_path: Path) -> None:
         exec(compile("\n" * line + source, str(document), "exec"), namespace)
 
 
+FENCED = r"^(?P<fence>```+|~~~+).*?^(?P=fence)$"
+
+
+def _without_code(text: str) -> str:
+    text = re.sub(FENCED, "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", text, flags=re.DOTALL)
+
+
 def _anchors(document: Path) -> set[str]:
-    """Returns the fragments that lead into a page: its headings, as the site spells them."""
-    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.M | re.S)
-    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    slugs = {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
-    return slugs | set(re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE))
+    """The fragments that lead into a page: its headings, as forges and the site spell them."""
+    text = re.sub(FENCED, "", document.read_text(encoding="utf-8"), flags=re.M | re.S)
+    anchors: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w -]", "", shown.strip().lower()).replace(" ", "-")
+        again = (f"{slug}-{number}" for number in itertools.count(1))
+        anchors.add(slug if slug not in anchors else next(a for a in again if a not in anchors))
+    return anchors
+
+
+def _links(text: str) -> list[str]:
+    """The targets in this place of a document's links, pictures and definitions of links."""
+    text = _without_code(text)
+    return [
+        *re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", text),
+        *re.findall(r"^\[[^\]]+\]: (?!https?:)(\S+)", text, re.MULTILINE),
+    ]
+
+
+def _lost(document: Path, text: str) -> list[str]:
+    lost = []
+    for target in _links(text):
+        path, _, anchor = target.partition("#")
+        page = document.parent / path if path else document
+        inside = ROOT in page.resolve().parents
+        if not (inside and page.exists()) or (anchor and anchor not in _anchors(page)):
+            lost.append(target)
+    return lost
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
 def test_its_links_lead_somewhere(document: Path) -> None:
-    text = document.read_text(encoding="utf-8")
-    outside_code = re.sub(r"^```.*?^```$|`[^`]*`", "", text, flags=re.MULTILINE | re.DOTALL)
-    targets = re.findall(r"\]\((?!https?:)([^)\s]+)\)", outside_code)
-    targets += re.findall(r"^\[[^\]]+\]: (?!https?:)(\S+)", outside_code, re.MULTILINE)
-    targets += [f"{name}.md" for name in re.findall(r"\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", text)]
-    lost = []
-    for target in targets:
-        path, _, anchor = target.partition("#")
-        page = document.parent / path if path else document
-        if not page.exists() or (anchor and anchor not in _anchors(page)):
-            lost.append(target)
-    assert lost == []
+    assert _lost(document, document.read_text(encoding="utf-8")) == []
+
+
+def test_a_link_that_leads_nowhere_is_found() -> None:
+    """Among links that lead somewhere, and code that looks like a link."""
+    text = (
+        "[a](web.md) [b](web.md#who-is-counted) [c](https://example.org) `[d](no.md)`\n"
+        "```text\n[e](no.md)\n```\n"
+        "[f](no.md) [g](web.md#no) [h](#no) ![i](images/no.png)\n[j]: no.md\n[k](../..)"
+    )
+    expected = ["no.md", "web.md#no", "#no", "images/no.png", "../..", "no.md"]
+    assert _lost(ROOT / "docs" / "tutorial.md", text) == expected
+
+
+def _only_of_sphinx(text: str) -> list[str]:
+    """What a forge shows as it is written: roles, directives, substitutions, targets."""
+    fenced = re.findall(r"^[`~:]{3,}\{[\w:-]+\}.*$", text, re.MULTILINE)
+    prose = re.sub(FENCED, "", text, flags=re.MULTILINE | re.DOTALL)
+    # What is first begins there: `/users/{id}`, `/{id}/diff` is code twice and no role.
+    role_or_code = r"(\{[a-z][\w:-]*\}`[^`]+`)|(`+)(?!`).*?(?<!`)\2(?!`)"
+    roles = [role for role, _ in re.findall(role_or_code, prose, re.DOTALL) if role]
+    targets = re.findall(r"^\([\w-]+\)=$", prose, re.MULTILINE)
+    return [*fenced, *roles, *targets]
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if d.name != "api.md"], ids=_name)
+def test_it_is_plain_markdown(document: Path) -> None:
+    """So that a checkout and a forge show what the site shows."""
+    assert _only_of_sphinx(document.read_text(encoding="utf-8")) == []
+
+
+def test_markup_that_only_sphinx_knows_is_found() -> None:
+    text = (
+        "See {doc}`web` and {ref}`a <b>`, `/users/{id}`, `/{id}/diff`.\n\n(name)=\n\n"
+        "```{note}\nA note.\n```\n:::{tip}\n:::\n```python\nf'{a}'\n```\n"
+    )
+    expected = ["```{note}", ":::{tip}", "{doc}`web`", "{ref}`a <b>`", "(name)="]
+    assert _only_of_sphinx(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("page", "language", "source"),
+    [
+        ("reference/cpp.md", "cpp", "tests/cpp/consumer/main.cc"),
+        ("service/checks.md", "nginx", "examples/nginx/nginx.conf"),
+    ],
+)
+def test_a_page_shows_a_program_as_it_is(page: str, language: str, source: str) -> None:
+    shown = re.findall(rf"^```{language}\n(.*?)^```$", _page(page), re.MULTILINE | re.DOTALL)
+    lines = [line.strip() for line in shown[0].splitlines()]
+    whole = [line.strip() for line in (ROOT / source).read_text(encoding="utf-8").splitlines()]
+    assert len(lines) > 20
+    assert any(whole[at : at + len(lines)] == lines for at in range(len(whole)))
 
 
 def test_the_readme_is_short_and_leads_to_the_rest() -> None:
@@ -203,7 +280,7 @@ def test_what_users_read_imports_only_what_is_public() -> None:
 
 def test_the_reference_has_all_public_headers() -> None:
     headers = {path.name for path in (ROOT / "cpp" / "include" / "tidegate").glob("*.h")}
-    shown = re.findall(r"include/tidegate/(\w+\.h)$", _page("reference/cpp.md"), re.MULTILINE)
+    shown = re.findall(r"^\| \[tidegate/(\w+\.h)\]", _page("reference/cpp.md"), re.MULTILINE)
     assert sorted(shown) == sorted(headers)
 
 
