@@ -34,10 +34,7 @@ CHARGE_UP_TO: Final[int]
 
 @final
 class Decision:
-    """The answer to a call; truthy if the call may pass.
-
-    Immutable. Attributes are computed when they are read.
-    """
+    """The answer to a call; truthy if it may pass. Immutable; attributes are computed when read."""
 
     @property
     def allowed(self) -> bool:
@@ -554,6 +551,8 @@ class RuleLimiter:
     _bound: Any
     def _charge(self, attributes: _Attributes) -> Decision: ...
     def _refund(self, attributes: _Attributes, decision: Decision | None) -> None: ...
+    def _release(self, attributes: _Attributes, decision: Decision) -> None: ...
+    def _extend(self, attributes: _Attributes, decision: Decision) -> Decision | None: ...
     def _reset(self, attributes: _Attributes, op: int) -> None: ...
     def _bring_forward(self, attributes: _Attributes) -> None: ...
     def _begin(

@@ -216,7 +216,11 @@ class RateLimitMiddleware:
                 grant(scope, outcome)
                 if type(outcome) is ShadowDecision:
                     send = outcome.sending(send)
-                await self.app(scope, receive, HeaderSend(send, outcome))
+                send = HeaderSend(send, outcome)
+                if outcome.limits.lease_ns:
+                    await answer_asgi(self.app, scope, receive, send, outcome)
+                else:
+                    await self.app(scope, receive, send)
                 # A server keeps a scope until the connection's next request; so many more objects
                 # are work for the garbage collector.
                 scope.pop(GRANTED, None)
@@ -259,7 +263,7 @@ class RateLimitMiddleware:
                 receive, send = self._messages.between(
                     scope, key, request_limiter.hooks, receive, send
                 )
-            if self._settles:
+            if self._settles or outcome.limits.lease_ns:
                 await answer_asgi(self.app, scope, receive, send, outcome)
                 return
         await self.app(scope, receive, send)

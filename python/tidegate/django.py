@@ -26,6 +26,7 @@ from django.http.response import HttpResponseBase
 
 from tidegate._errors import ConfigurationError
 from tidegate.limiter.storage.hints import unknown_options
+from tidegate.web.answers import to_the_end
 from tidegate.web.callables import check_synchronous
 from tidegate.web.decisions import DECISIONS, GRANTED
 from tidegate.web.execution import AWAITING, BLOCKING, Execution
@@ -146,7 +147,20 @@ class RateLimitMiddleware:
         outcome = BLOCKING.run(self._check(request, BLOCKING))
         if outcome is not None and not outcome.decision.allowed:
             return BLOCKING.run(self._refuse(request, outcome, BLOCKING))
-        response = self.get_response(request)
+        if outcome is None or not outcome.limits.lease_ns:
+            return self._answer(request, outcome)
+        outcome.hold()
+        is_held = True
+        try:
+            response = self._answer(request, outcome)
+            is_held = not settle_after_django(response, outcome.leave, None)
+            return response
+        finally:
+            if is_held:
+                BLOCKING.run(outcome.leave(BLOCKING))
+
+    def _answer(self, request: HttpRequest, outcome: RequestDecision | None) -> HttpResponseBase:
+        response: Any = self.get_response(request)
         if outcome is not None:
             outcome = BLOCKING.run(self._settle(request, response, outcome, BLOCKING))
         return self._with_headers(request, response, outcome)
@@ -155,7 +169,23 @@ class RateLimitMiddleware:
         outcome = await self._check(request, AWAITING)
         if outcome is not None and not outcome.decision.allowed:
             return await self._refuse(request, outcome, AWAITING)
-        response = await self.get_response(request)
+        if outcome is None or not outcome.limits.lease_ns:
+            return await self._answer_async(request, outcome)
+        outcome.hold()
+        is_held = True
+        try:
+            response = await self._answer_async(request, outcome)
+            # The thread that closes a stream may block.
+            is_held = not settle_after_django(response, outcome.leave, None)
+            return response
+        finally:
+            if is_held:
+                await to_the_end(outcome.leave(AWAITING))
+
+    async def _answer_async(
+        self, request: HttpRequest, outcome: RequestDecision | None
+    ) -> HttpResponseBase:
+        response: Any = await self.get_response(request)
         if outcome is not None:
             outcome = await self._settle(request, response, outcome, AWAITING)
         return self._with_headers(request, response, outcome)

@@ -113,7 +113,7 @@ class RateLimitMiddleware:
         if isinstance(outcome.limiter, RuleRequests):
             grant(environ, outcome)
         adding = with_fields(start_response, (outcome,))
-        if self._settles:
+        if self._settles or outcome.limits.lease_ns:
             return answer_wsgi(self.app, environ, adding, outcome)
         return self.app(environ, adding)
 

@@ -25,6 +25,13 @@ bool IsRate(const Limit& limit) {
   return limit.algorithm() != Algorithm::kConcurrency && limit.algorithm() != Algorithm::kQuota;
 }
 
+// Without a place there is nothing to release: a plan of one log is not a place.
+bool HasPlaces(absl::Span<const Charge> charges) {
+  return std::any_of(charges.begin(), charges.end(), [](const Charge& charge) {
+    return charge.limit->limit.algorithm() == Algorithm::kConcurrency;
+  });
+}
+
 int64_t Product(int64_t a, int64_t b) {
   int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<int64_t>::max() : product;
@@ -263,6 +270,7 @@ std::optional<Decision> RuleLimiter::Submit(Op op, const Request& request, int64
   Charged charged;
   if (!IsDecision(op)) {
     ChargesOf(hit, request, cost, &charged);
+    if (op == Op::kRelease && !HasPlaces(charged.charges)) return Decision();
     const auto finish = [](const Decision& decision) { return decision; };
     return store_->Submit(op, charged.charges, hit, nullptr, finish, std::move(done));
   }
@@ -296,6 +304,20 @@ void RuleLimiter::Refund(const Request& request, int64_t cost, const Decision* h
   Charged charged;
   ChargesOf(hit, request, cost, &charged);
   store_->Call(Op::kRefund, charged.charges, hit);
+}
+
+void RuleLimiter::Release(const Request& request, int64_t cost, const Decision& hit) const {
+  Charged charged;
+  ChargesOf(&hit, request, cost, &charged);
+  if (HasPlaces(charged.charges)) store_->Call(Op::kRelease, charged.charges, &hit);
+}
+
+std::optional<Decision> RuleLimiter::Extend(const Request& request, int64_t cost,
+                                            const Decision& hit) const {
+  Charged charged;
+  ChargesOf(&hit, request, cost, &charged);
+  if (!HasPlaces(charged.charges)) return std::nullopt;
+  return store_->Extend(charged.charges, hit);
 }
 
 void RuleLimiter::Reset(const Request& request) const {

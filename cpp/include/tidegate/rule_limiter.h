@@ -92,6 +92,11 @@ class RuleLimiter {
   // Gives back what `hit`, a decision of this limiter for the same request and cost, charged,
   // without what load added to the cost.
   virtual void Refund(const Request& request, int64_t cost, const Decision* hit) const;
+  // Gives back the places that `hit` took of concurrency limits, and nothing else of it.
+  virtual void Release(const Request& request, int64_t cost, const Decision& hit) const;
+  // Has the leases of these places end a period from now; see Limiter::Extend().
+  virtual std::optional<Decision> Extend(const Request& request, int64_t cost,
+                                         const Decision& hit) const;
   // Forgets the usage; carried and topped-up units of quotas stay. Forget() forgets these too.
   virtual void Reset(const Request& request) const;
   virtual void Forget(const Request& request) const;

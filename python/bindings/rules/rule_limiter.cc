@@ -124,6 +124,12 @@ PyRuleLimiter& Checked(PyObject* self) {
   return *limiter;
 }
 
+// Like Checked(), but also once closed: a place that was taken can always be given back.
+const PyRuleLimiter& Held(PyObject* self) {
+  const auto* const limiter = HeldBy<PyRuleLimiter>(self);
+  return limiter != nullptr && limiter->rules != nullptr ? *limiter : Checked(self);
+}
+
 // A request, read from keyword arguments. It points into them, so they must outlive it.
 class Asked {
  public:
@@ -267,6 +273,40 @@ void Refund(const py::object& self, const py::dict& attributes, const py::object
   Run(rules.limiter(), [&] { rules.limiter().Refund(asked.request(), asked.cost(), hit); });
 }
 
+// Calls `use` with the rules that decided `decision`, the request and the decision.
+template <typename Use>
+auto OfPlaces(const py::object& self, const py::dict& attributes, const py::object& decision,
+              Use use) {
+  const Decision* const hit = DecisionOrNone(decision.ptr());
+  if (hit == nullptr) {
+    Throw(Error::kArgumentType, "the decision of a release is None; expected a Decision");
+  }
+  const py::object bound = RulesOf(Held(self.ptr()), decision);
+  auto& rules = bound.cast<BoundRules&>();
+  Asked asked(rules);
+  asked.ReadAll(attributes);
+  return use(bound, rules.limiter(), asked, *hit);
+}
+
+void Release(const py::object& self, const py::dict& attributes, const py::object& decision) {
+  OfPlaces(self, attributes, decision,
+           [](const py::object&, RuleLimiter& limiter, const Asked& asked, const Decision& hit) {
+             Run(limiter, [&] { limiter.Release(asked.request(), asked.cost(), hit); });
+           });
+}
+
+// The decision that identifies the places from now on, or None if the store did not answer.
+py::object Extend(const py::object& self, const py::dict& attributes, const py::object& decision) {
+  return OfPlaces(
+      self, attributes, decision,
+      [](const py::object& bound, RuleLimiter& limiter, const Asked& asked, const Decision& hit) {
+        const auto extended =
+            Run(limiter, [&] { return limiter.Extend(asked.request(), asked.cost(), hit); });
+        if (!extended.has_value()) return py::object(py::none());
+        return py::reinterpret_steal<py::object>(NewDecision(*extended, bound.ptr()));
+      });
+}
+
 py::object ChargeInFull(const py::object& self, const py::dict& attributes) {
   const py::object bound = Checked(self.ptr()).bound;
   auto& rules = bound.cast<BoundRules&>();
@@ -301,10 +341,11 @@ void BringForward(const py::object& self, const py::dict& attributes) {
 // See BeginOn(). The rules keep the limits and the store alive.
 py::object Begin(const py::object& self, int op_number, const py::dict& attributes,
                  const py::object& decision, const py::object& loop, const py::object& channel) {
-  const PyRuleLimiter& owner = Checked(self.ptr());
   const auto op = static_cast<Op>(op_number);
+  const PyRuleLimiter& owner = op == Op::kRelease ? Held(self.ptr()) : Checked(self.ptr());
   const Decision* const hit = DecisionOrNone(decision.ptr());
-  const py::object bound = op == Op::kRefund ? RulesOf(owner, decision) : owner.bound;
+  const bool gives_back = op == Op::kRefund || op == Op::kRelease;
+  const py::object bound = gives_back ? RulesOf(owner, decision) : owner.bound;
   const RuleLimiter& limiter = bound.cast<BoundRules&>().limiter();
   Asked asked(bound.cast<BoundRules&>());
   asked.ReadAll(attributes);
@@ -445,6 +486,8 @@ void RegisterRuleLimiter(py::module_& m) {
       .def_property_readonly("_bound", [](const PyRuleLimiter& self) { return self.bound; })
       .def("_charge", &ChargeInFull, py::arg("attributes"))
       .def("_refund", &Refund, py::arg("attributes"), py::arg("decision"))
+      .def("_release", &Release, py::arg("attributes"), py::arg("decision"))
+      .def("_extend", &Extend, py::arg("attributes"), py::arg("decision"))
       .def("_reset", &Reset, py::arg("attributes"), py::arg("op"))
       .def("_bring_forward", &BringForward, py::arg("attributes"))
       .def("_begin", &Begin, py::arg("op"), py::arg("attributes"), py::arg("decision"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 
 from tidegate import _core
-from tidegate.limiter.waiting.leases import Extender
+from tidegate.limiter.waiting.leases import Extender, of_process
 from tidegate.limiter.waiting.queue import WaitingRoom
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     ClockLike = Union[None, HasNowNs, Callable[[], Union[int, float]]]
 
-__all__ = ["ClockLike", "ManualClock"]
+__all__ = ["ClockLike", "ManualClock", "extender_by"]
 
 
 class ManualClock(_core.ManualClock):
@@ -68,3 +68,12 @@ class ManualClock(_core.ManualClock):
             room = reference()
             if room is not None:
                 room.wake_all()
+
+
+def extender_by(clock: ClockLike) -> Extender:
+    """Returns what extends leases by `clock`: by a ManualClock when it is moved."""
+    if not isinstance(clock, ManualClock):
+        return of_process
+    extender = Extender(clock.now_ns)
+    clock._extends(extender)
+    return extender

@@ -10,12 +10,12 @@ from tidegate import _core
 from tidegate._core import Decision, Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.base import BaseLimiter
-from tidegate.limiter.clock import ManualClock
+from tidegate.limiter.clock import ManualClock, extender_by
 from tidegate.limiter.debt import WriteOffs
 from tidegate.limiter.limit import as_limits, distinct
 from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.limiter.storage.hints import OF_LIMITERS
-from tidegate.limiter.waiting.leases import Extender, of_process
+from tidegate.limiter.waiting.leases import of_process
 from tidegate.limiter.waiting.queue import Bell, WaitingRoom
 from tidegate.limiter.waiting.slot import Acquired, Slot
 
@@ -88,15 +88,12 @@ class KeyLimiter(_core.Limiter, BaseLimiter):
         leases = [limit.period_ns for limit in self._limits if limit.algorithm == "concurrency"]
         self._has_leases = bool(leases)
         self._lease_ns = min(leases, default=0)
-        self._extender: Extender = of_process
+        self._extender = extender_by(clock) if leases else of_process
         # A wait without a timer needs a clock that reports its moves, and limits whose units come
         # back only by its time.
         self._timed = self._has_leases or not isinstance(clock, ManualClock)
         if isinstance(clock, ManualClock):
             clock._wakes(self._room)
-            if self._has_leases:
-                self._extender = Extender(clock.now_ns)
-                clock._extends(self._extender)
 
     @property
     def limits(self) -> tuple[Limit, ...]:

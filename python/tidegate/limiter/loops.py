@@ -209,6 +209,9 @@ async def run_rules(
             blocking = functools.partial(limiter._charge, attributes)
         elif op == REFUND:
             blocking = functools.partial(limiter._refund, attributes, decision)
+        elif op == RELEASE:
+            assert decision is not None
+            blocking = functools.partial(limiter._release, attributes, decision)
         return await loop.run_in_executor(None, blocking)
     answer = limiter._begin(op, attributes, decision, loop, channel)
     return answer if answer is None or type(answer) is _core.Decision else await answer

@@ -7,6 +7,7 @@ import weakref
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError
 from tidegate.limiter.base import BaseLimiter
+from tidegate.limiter.clock import extender_by
 from tidegate.limiter.debt import WriteOffs
 from tidegate.limiter.storage.arguments import explains_arguments
 
@@ -95,6 +96,7 @@ class RuleLimiter(_core.RuleLimiter, BaseLimiter):
         self._violations = violations
         self._write_offs = WriteOffs()
         super().__init__(core, self._storage, clock, scope, now.hidden)
+        self._extender = extender_by(clock)
         # Each check() then calls _check_in_python().
         self._in_python = tiers is not None or violations is not None
         if source is not None:
@@ -182,6 +184,24 @@ class RuleLimiter(_core.RuleLimiter, BaseLimiter):
         if not self._storage.blocks:
             return self.refund(cost=cost, decision=decision, **attributes)
         await self._await(_core.REFUND, cost, self._with_tier(attributes), decision)
+        return None
+
+    def release(self, decision: Decision, *, cost: int = 1, **attributes: Attribute) -> None:
+        """Gives back the places of concurrency limits that check() with the same arguments took.
+
+        `decision` is that of the check; the request is over, and what it was charged by other
+        limits stays. Without a release a place is free when its lease ends, which is the limit's
+        period. Possible too after close(). Middleware calls it at the end of each response.
+        """
+        self._release({"cost": cost, **self._with_tier(attributes)}, decision)
+
+    async def release_async(
+        self, decision: Decision, *, cost: int = 1, **attributes: Attribute
+    ) -> None:
+        """Like release(), without blocking the event loop."""
+        if not self._storage.blocks:
+            return self.release(decision, cost=cost, **attributes)
+        await self._await(_core.RELEASE, cost, self._with_tier(attributes), decision)
         return None
 
     def reset(self, **attributes: Attribute) -> None:

@@ -18,7 +18,7 @@ class ActiveLimits:
     Raises ConfigurationError for concurrency limits and for unknown families of headers. Immutable.
     """
 
-    __slots__ = ("_offline_limiter", "_per_limit", "fields", "limiter", "problems")
+    __slots__ = ("_offline_limiter", "_per_limit", "fields", "lease_ns", "limiter", "problems")
 
     def __init__(self, limiters: Sequence[Limiter], headers: Iterable[str]) -> None:
         # Limits of equal names are equal, or their owner treats them as one.
@@ -30,6 +30,7 @@ class ActiveLimits:
                     "(hold a Limiter.slot() in the route for this one)"
                 )
         self.limiter = limiters[0]
+        self.lease_ns = 0
         self.fields = fields_for(self.limiter, limits, headers)
         self.problems = Problems(limits)
         self._per_limit: tuple[Limiter, ...] | None = None

@@ -1,4 +1,5 @@
-"""Settles the cost of a request when an application of ASGI or WSGI has answered it."""
+"""Settles the cost of a request, and gives its places back, when an application of ASGI or WSGI has
+answered it."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from tidegate.web.execution import AWAITING, BLOCKING
 
 if TYPE_CHECKING:
     from tidegate.web.asgi_types import ASGIApp, Message, Receive, Scope, Send
+    from tidegate.web.execution import Execution
     from tidegate.web.request_limiter import RequestDecision
 
 __all__ = ["Answer", "answer_asgi", "answer_wsgi", "to_the_end"]
@@ -54,8 +56,9 @@ async def to_the_end(settling: Coroutine[Any, Any, Any]) -> None:
 async def answer_asgi(
     app: ASGIApp, scope: Scope, receive: Receive, send: Send, outcome: RequestDecision
 ) -> None:
-    """Calls `app`, and settles the cost when it has ended, whatever ends it."""
+    """Calls `app`; settles the cost and gives places back when it has ended, whatever ends it."""
     answer: Any = None
+    outcome.hold()
 
     async def send_and_note(message: Message) -> None:
         nonlocal answer
@@ -71,13 +74,23 @@ async def answer_asgi(
         answer = exc
         raise
     finally:
-        await to_the_end(outcome.settle(scope, answer, AWAITING))
+        await to_the_end(_end(outcome, scope, answer, AWAITING))
+
+
+async def _end(outcome: RequestDecision, request: Any, answer: Any, execution: Execution) -> None:
+    try:
+        if outcome.limiter.hooks.cost_after is not None:
+            await outcome.settle(request, answer, execution)
+    finally:
+        await outcome.leave(execution)
 
 
 def answer_wsgi(
     app: Any, environ: dict[str, Any], start_response: Any, outcome: RequestDecision
 ) -> Iterable[bytes]:
-    """Calls `app`, and settles the cost when it raises or the server closes its answer."""
+    """Calls `app`; settles the cost and gives places back when it raises or the server closes its
+    answer."""
+    outcome.hold()
     settling = _Settling(environ, outcome)
 
     def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
@@ -104,8 +117,9 @@ class _Settling:
     def noting(self) -> Iterator[None]:
         try:
             yield
-        except Exception as exc:
-            self.answer = exc
+        except BaseException as exc:
+            if isinstance(exc, Exception):
+                self.answer = exc
             self._settle()
             raise
 
@@ -132,4 +146,4 @@ class _Settling:
     def _settle(self) -> None:
         outcome, self._outcome = self._outcome, None
         if outcome is not None:
-            BLOCKING.run(outcome.settle(self._environ, self.answer, BLOCKING))
+            BLOCKING.run(_end(outcome, self._environ, self.answer, BLOCKING))

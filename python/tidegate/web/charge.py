@@ -50,6 +50,12 @@ class Charge:
             refusal = Refusal(name, self.key, decision, cost=self.cost, request=request)
             observers.notify(refusal, self.hooks)
 
+    def hold(self) -> None:
+        """Does nothing: its limits have no places."""
+
+    async def leave(self, execution: Execution) -> None:
+        """Does nothing, as hold()."""
+
     async def undo(self, execution: Execution) -> None:
         """Gives the whole charge back, before the request has had any effect."""
         assert self.key is not None

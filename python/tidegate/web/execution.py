@@ -66,6 +66,11 @@ class Blocking:
     ) -> None:
         limiter.refund(decision=admitted, **attributes)
 
+    async def release_rules(
+        self, limiter: RuleLimiter, attributes: Mapping[str, Any], admitted: Decision
+    ) -> None:
+        limiter.release(admitted, **attributes)
+
     async def peek(self, limiter: Limiter, key: Key, cost: int = 1) -> Decision:
         return limiter.peek(key, cost)
 
@@ -118,6 +123,11 @@ class Awaiting:
         self, limiter: RuleLimiter, attributes: Mapping[str, Any], admitted: Decision
     ) -> None:
         await limiter.refund_async(decision=admitted, **attributes)
+
+    async def release_rules(
+        self, limiter: RuleLimiter, attributes: Mapping[str, Any], admitted: Decision
+    ) -> None:
+        await limiter.release_async(admitted, **attributes)
 
     async def peek(self, limiter: Limiter, key: Key, cost: int = 1) -> Decision:
         return await limiter.peek_async(key, cost)

@@ -96,6 +96,18 @@ class RequestDecision(_core.RequestDecision):
             usual=usual,
         )
 
+    def hold(self) -> None:
+        """Keeps the places that the request has taken of concurrency limits until leave()."""
+        if self.limits.lease_ns:
+            for charge in self.charges:
+                charge.hold()
+
+    async def leave(self, execution: Execution) -> None:
+        """Gives the places back that hold() keeps, once; the response has ended."""
+        if self.limits.lease_ns:
+            for charge in self.charges:
+                await charge.leave(execution)
+
     async def undo(self, execution: Execution) -> None:
         """Gives back what was charged."""
         for charge in self.charges:

@@ -13,6 +13,7 @@ from tidegate._core import add_attributes
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.keys import peer
 from tidegate.limiter.rule_limiter import RuleLimiter
+from tidegate.limiter.waiting.leases import RuleLease
 from tidegate.web.addresses import address_of
 from tidegate.web.callables import check_function
 from tidegate.web.execution import AWAITING, Awaiting, Blocking, Execution
@@ -298,7 +299,8 @@ class RuleRequests:
         return plan
 
     def _charge_of(self, attributes: Attributes, decision: Decision) -> _RuleCharge:
-        return _RuleCharge(self.limiter, attributes, decision)
+        plan = self._plan_of(decision)
+        return _RuleCharge(self.limiter, attributes, decision, plan.lease_ns)
 
 
 _of_rules = RequestDecision._of_rules
@@ -320,6 +322,7 @@ class _RulePlan:
         "fields",
         "fields_by_limit",
         "has_shadow",
+        "lease_ns",
         "problems",
         "shown",
     )
@@ -342,6 +345,9 @@ class _RulePlan:
         }
         self.shown = frozenset(counted)
         self.has_shadow = any(limit.shadow for limit in limits)
+        leases = [limit.period_ns for limit in limits if limit.algorithm == "concurrency"]
+        # The shortest lease of the places that its requests take; 0 if they take none.
+        self.lease_ns = min(leases, default=0)
         self.bare = fields_for(limiter, limits, ())
         self.fields = (
             fields_for(limiter, list(counted.values()), families) if counted else self.bare
@@ -367,16 +373,41 @@ class _RulePlan:
 class _RuleCharge:
     """The charge of a request by rules."""
 
-    __slots__ = ("_attributes", "_decision", "_limiter", "key")
+    __slots__ = ("_attributes", "_decision", "_lease", "_lease_ns", "_limiter", "key")
 
-    def __init__(self, limiter: RuleLimiter, attributes: Attributes, decision: Decision) -> None:
+    def __init__(
+        self, limiter: RuleLimiter, attributes: Attributes, decision: Decision, lease_ns: int
+    ) -> None:
         self._limiter = limiter
         self._attributes = attributes
         self._decision = decision
+        self._lease: RuleLease | None = None
+        self._lease_ns = lease_ns
         self.key = None
+
+    def hold(self) -> None:
+        """Extends the leases of the request's places until leave()."""
+        # The tier may change while the request holds its places.
+        attributes = self._limiter._with_tier(self._attributes)
+        self._attributes = attributes
+        lease = RuleLease(self._limiter, attributes, self._decision, self._lease_ns)
+        self._lease = lease
+        self._limiter._extender.hold(lease)
+
+    async def leave(self, execution: Execution) -> None:
+        """Gives the places back that hold() keeps."""
+        lease, self._lease = self._lease, None
+        decision = None if lease is None else self._limiter._extender.leave(lease)
+        if decision is not None:
+            await execution.release_rules(self._limiter, self._attributes, decision)
 
     async def undo(self, execution: Execution) -> None:
         """Gives the charge back, before the request has had any effect."""
+        if self._lease is not None and self._lease.decision is not self._decision:
+            await self.leave(execution)  # the refund does not find a place whose lease was extended
+        if self._lease is not None:
+            self._limiter._extender.leave(self._lease)
+            self._lease = None
         await execution.refund_rules(self._limiter, self._attributes, self._decision)
 
     async def standing(self, execution: Execution) -> Decision:

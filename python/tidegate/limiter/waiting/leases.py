@@ -17,7 +17,7 @@ from tidegate.limiter.waiting.queue import Bell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Protocol, Union
+    from typing import Any, Callable, Protocol, Union
 
     from tidegate._core import Decision
     from tidegate.limiter.waiting.queue import WaitingRoom
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         def _release(self, key: Key, cost: int, decision: Decision) -> None: ...
 
 
-__all__ = ["Extender", "Lease", "of_process"]
+__all__ = ["Extender", "Lease", "RuleLease", "of_process"]
 
 _NEVER = 1 << 62
 # Between two tries to extend a lease, however short it is.
@@ -66,6 +66,34 @@ class Lease:
         self.is_extending = False
         self.is_left = False
         self.watch: _Watch | None = None
+
+    def extended(self) -> Decision | None:
+        """Has the lease end a period from now; returns the decision that identifies it then."""
+        return self.limiter._extend(self.key, self.cost, self.decision)
+
+    def give_back(self) -> None:
+        try:
+            self.limiter._release(self.key, self.cost, self.decision)
+        finally:
+            self.limiter._room.wake_first(self.key)
+
+
+class RuleLease(Lease):
+    """The places that a request took by rules. `attributes` include its cost."""
+
+    __slots__ = ()
+
+    limiter: Any
+
+    def __init__(self, limiter: Any, attributes: Any, decision: Decision, lease_ns: int) -> None:
+        super().__init__(limiter, attributes, 1, decision, lease_ns)
+
+    def extended(self) -> Decision | None:
+        found: Decision | None = self.limiter._extend(self.key, self.decision)
+        return found
+
+    def give_back(self) -> None:
+        self.limiter._release(self.key, self.decision)
 
 
 class _Watch(weakref.ref[Lease]):
@@ -146,7 +174,7 @@ class Extender:
     def _extend(self, lease: Lease) -> None:
         extended = None
         with contextlib.suppress(Exception):  # of a clock that the caller wrote
-            extended = lease.limiter._extend(lease.key, lease.cost, lease.decision)
+            extended = lease.extended()
         with self._lock:
             lease.is_extending = False
             if extended is not None:
@@ -157,8 +185,7 @@ class Extender:
                 self._watch(lease, max(again_ns, _LEAST_NS))
                 return
         with contextlib.suppress(Exception):
-            lease.limiter._release(lease.key, lease.cost, lease.decision)
-        lease.limiter._room.wake_first(lease.key)
+            lease.give_back()
 
     def _watch(self, lease: Lease, after_ns: int) -> None:
         lease.watch = watch = _Watch(lease, self, after_ns, self._now_ns() + after_ns)

@@ -182,6 +182,7 @@ class LimitedApp:
             environ[DECISION] = binding(passed).decision
             environ.setdefault(DECISIONS, []).extend(passed)
         for earlier in passed:
+            earlier.hold()
             if isinstance(earlier.limiter, RuleRequests):
                 grant(environ, earlier)
         return None

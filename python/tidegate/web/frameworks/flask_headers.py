@@ -1,11 +1,13 @@
-"""Adds the fields of the limits to all responses of an application of Flask."""
+"""Adds the fields of the limits to all responses of an application of Flask, and gives places back
+at their end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tidegate.web.decisions import DECISIONS
+from tidegate.web.execution import BLOCKING
 from tidegate.wsgi import WSGIApp, with_fields
 
 if TYPE_CHECKING:
@@ -29,4 +31,34 @@ class AddHeaders:
         # The list is added before the call, since middleware in between may copy the environ.
         outcomes: list[RequestDecision] = []
         environ[DECISIONS] = outcomes
-        return self._app(environ, with_fields(start_response, outcomes))
+        try:
+            body = self._app(environ, with_fields(start_response, outcomes))
+        except BaseException:
+            _leave(outcomes)
+            raise
+        # The outcomes are those of the request, which was decided before its view.
+        return _Body(body, outcomes) if any(each.limits.lease_ns for each in outcomes) else body
+
+
+class _Body:
+    """The body of a response whose request holds places until the server closes it."""
+
+    def __init__(self, body: Iterable[bytes], outcomes: list[RequestDecision]) -> None:
+        self._body = body
+        self._outcomes = outcomes
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._body)
+
+    def close(self) -> None:
+        try:
+            close = getattr(self._body, "close", None)
+            if close is not None:
+                close()
+        finally:
+            _leave(self._outcomes)
+
+
+def _leave(outcomes: list[RequestDecision]) -> None:
+    for outcome in outcomes:
+        BLOCKING.run(outcome.leave(BLOCKING))

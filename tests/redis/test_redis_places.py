@@ -1,0 +1,93 @@
+"""Places of concurrency limits in rules are given back in Redis at the end of each response."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import tidegate as tg
+from polling import eventually
+from redis_server import RedisServer
+from tidegate.asgi import RateLimitMiddleware
+from tidegate.rules import RuleSet
+from tidegate.wsgi import RateLimitMiddleware as WSGIMiddleware
+
+RULES = RuleSet(
+    {
+        "rules": [
+            {"id": "calls", "by": "ip", "limit": "100/hour"},
+            {
+                "id": "places",
+                "by": "ip",
+                "limit": "2/minute",
+                "algorithm": "concurrency",
+                "also": True,
+            },
+        ]
+    }
+)
+
+
+def left(limiter: Any) -> dict[str, int]:
+    return {each.rule: each.remaining for each in limiter.peek(ip="192.0.2.1").outcomes}
+
+
+def test_a_release_gives_back_the_place_of_its_decision(server: RedisServer) -> None:
+    with tg.Limiter(rules=RULES, storage=server.uri()) as limiter:
+        first, second = (limiter.check(ip="192.0.2.1") for _ in range(2))
+        assert not limiter.check(ip="192.0.2.1")
+        limiter.release(first, ip="192.0.2.1")
+        assert left(limiter) == {"calls": 98, "places": 1}
+        extended = limiter._extend({"ip": "192.0.2.1", "cost": 1}, second)
+        assert extended is not None
+        limiter.release(extended, ip="192.0.2.1")
+        assert left(limiter) == {"calls": 98, "places": 2}
+
+
+def test_asgi_gives_places_back_without_blocking(server: RedisServer) -> None:
+    statuses: list[int] = []
+
+    async def run(limiter: Any) -> None:
+        go = asyncio.Event()
+
+        async def service(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await go.wait()
+
+        async def receive() -> Any:
+            return {"type": "http.request"}
+
+        async def send(message: Any) -> None:
+            if "status" in message:
+                statuses.append(message["status"])
+
+        app = RateLimitMiddleware(service, limiter=limiter)
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+        calls = [
+            asyncio.ensure_future(app({**scope, "client": ("192.0.2.1", n)}, receive, send))
+            for n in range(3)
+        ]
+        await asyncio.to_thread(eventually, lambda: len(statuses) == 3)
+        go.set()
+        await asyncio.gather(*calls)
+
+    with tg.Limiter(rules=RULES, storage=server.uri()) as limiter:
+        asyncio.run(run(limiter))
+        assert sorted(statuses) == [200, 200, 429]
+        assert left(limiter) == {"calls": 98, "places": 2}
+
+
+def test_wsgi_gives_places_back(server: RedisServer) -> None:
+    def service(environ: Any, start_response: Any) -> Any:
+        start_response("200 OK", [])
+        return [b""]
+
+    def ask(app: Any) -> Any:
+        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": "192.0.2.1"}
+        return app(environ, lambda *args: None)
+
+    with tg.Limiter(rules=RULES, storage=server.uri()) as limiter:
+        app = WSGIMiddleware(service, limiter=limiter)
+        for _ in range(5):
+            ask(app).close()
+        assert left(limiter) == {"calls": 95, "places": 2}
