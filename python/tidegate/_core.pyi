@@ -17,6 +17,7 @@ from tidegate.types import Algorithm
 _Attributes = dict[str, Any]
 _QuotaStatus = tuple[int, int, int, int, int, int, list[Any]]
 _Key = str | bytes
+_Hit = "Decision | None"
 
 __version__: Final[str]
 
@@ -34,7 +35,10 @@ CHARGE_UP_TO: Final[int]
 
 @final
 class Decision:
-    """The answer to a call; truthy if it may pass. Immutable; attributes are computed when read."""
+    """The answer to a call; truthy if the call may pass.
+
+    Immutable. Attributes are computed when they are read.
+    """
 
     @property
     def allowed(self) -> bool:
@@ -556,12 +560,7 @@ class RuleLimiter:
     def _reset(self, attributes: _Attributes, op: int) -> None: ...
     def _bring_forward(self, attributes: _Attributes) -> None: ...
     def _begin(
-        self,
-        op: int,
-        attributes: _Attributes,
-        decision: Decision | None,
-        loop: _Loop,
-        channel: Channel,
+        self, op: int, attributes: _Attributes, decision: _Hit, loop: _Loop, channel: Channel
     ) -> Decision | Future[Any] | None: ...
     def _explain(
         self, attributes: _Attributes
