@@ -1,0 +1,204 @@
+#include "leases/holding.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace tidegate::leases {
+
+int64_t Holding::Held(int64_t now_ns) const {
+  int64_t held = 0;
+  for (const Lease& lease : leases_) held += now_ns < lease.end_ns ? lease.tokens : 0;
+  return held;
+}
+
+int64_t Holding::EndNs() const { return std::max(leases_[0].end_ns, leases_[1].end_ns); }
+
+bool Holding::Take(int64_t now_ns, int64_t cost) {
+  for (Lease& lease : leases_) {
+    if (now_ns >= lease.end_ns || lease.tokens < cost) continue;
+    lease.tokens -= cost;
+    lease.spent += cost;
+    return true;
+  }
+  return false;
+}
+
+bool Holding::PutBack(int64_t now_ns, int64_t units) {
+  for (Lease& lease : leases_) {
+    if (now_ns >= lease.end_ns || lease.spent < units) continue;
+    lease.spent -= units;
+    lease.tokens += units;
+    return true;
+  }
+  return false;
+}
+
+void Holding::Clean(int64_t now_ns) {
+  for (Lease& lease : leases_) {
+    if (lease.end_ns <= now_ns || lease.tokens == 0) lease = {};
+  }
+  if (leases_[0].end_ns == 0) std::swap(leases_[0], leases_[1]);
+}
+
+Question Holding::Ask(int64_t now_ns, int64_t want, int64_t keep, int64_t ending_ns) {
+  Question question;
+  question.number = asking_ = ++asked_;
+  question.asked_ns = now_ns;
+  const bool has_both = leases_[0].end_ns != 0 && leases_[1].end_ns != 0;
+  for (size_t i = 0; i < leases_.size(); ++i) {
+    Lease& lease = leases_[i];
+    if (lease.end_ns == 0) continue;
+    Report& report = question.reports[i];
+    report = {lease.slot_ns, lease.spent, 0};
+    lease.spent = 0;
+    const int64_t left_ns = lease.end_ns - now_ns;
+    const bool is_over = left_ns <= 0 || (i == 0 && has_both && want > 0);
+    if (is_over || left_ns <= ending_ns) {
+      report.given = std::max<int64_t>(lease.tokens - (is_over ? 0 : keep), 0);
+      lease.tokens -= report.given;
+    }
+  }
+  Clean(now_ns);
+  question.want = leases_[1].end_ns == 0 ? want : 0;
+  return question;
+}
+
+void Holding::Hear(const Question& question, const Granted& granted) {
+  if (question.number != asking_) return;
+  asking_ = 0;
+  if (granted.tokens <= 0) return;
+  Lease& place = leases_[0].end_ns == 0 ? leases_[0] : leases_[1];
+  if (place.end_ns != 0) return;
+  place = {granted.tokens, 0, question.asked_ns + granted.length_ns - granted.length_ns / 50,
+           granted.slot_ns};
+}
+
+void Holding::Lose(const Question& question) {
+  if (question.number == asking_) asking_ = 0;
+}
+
+std::array<Report, 2> Holding::GiveUp() {
+  std::array<Report, 2> reports;
+  for (size_t i = 0; i < leases_.size(); ++i) {
+    if (leases_[i].end_ns != 0) {
+      reports[i] = {leases_[i].slot_ns, leases_[i].spent, leases_[i].tokens};
+    }
+    leases_[i] = {};
+  }
+  asking_ = 0;
+  return reports;
+}
+
+bool Demand::Count(int64_t now_ns, int64_t units, int64_t length_ns) {
+  const int64_t passed = now_ns - since_ns_;
+  const bool is_over = passed >= length_ns / 4;
+  if (is_over) {
+    const double lease = static_cast<double>(length_ns);
+    const double share = std::min(static_cast<double>(passed) / lease, 1.0);
+    const double rate = static_cast<double>(recent_) * lease / static_cast<double>(passed);
+    average_ += share * (rate - average_);
+    recent_ = 0;
+    since_ns_ = now_ns;
+  }
+  recent_ += units;
+  return is_over || (recent_ & (recent_ - 1)) == 0;
+}
+
+double Demand::InOneLease(int64_t now_ns, int64_t length_ns) const {
+  const int64_t passed = std::max(now_ns - since_ns_, length_ns / 4);
+  // A key that has just become hot has no average yet. One call says nothing of others.
+  const double now = static_cast<double>(recent_ - 1) * static_cast<double>(length_ns) /
+                     static_cast<double>(passed);
+  return std::max(average_, now);
+}
+
+namespace {
+
+// Of a lease's length.
+constexpr double kWanted = 0.9;
+constexpr double kEnding = 0.15;
+// Leasing fewer units than that costs more than it saves.
+constexpr double kLeastDemand = 2;
+
+int64_t Scaled(int64_t ns, double by) { return static_cast<int64_t>(static_cast<double>(ns) * by); }
+
+}  // namespace
+
+void Keeper::SetLowWater(int64_t now_ns) {
+  const double meanwhile = demand_.InOneLease(now_ns, length_ns_) * static_cast<double>(trip_ns_) /
+                           static_cast<double>(length_ns_);
+  const double units = 2 * meanwhile + 3 * std::sqrt(meanwhile) + 2;
+  low_water_ = static_cast<int64_t>(std::min(units, 1e15));
+}
+
+int64_t Keeper::Want(int64_t now_ns) const {
+  // A grant of a trip longer than half a lease is dead on arrival.
+  if (trip_ns_ > length_ns_ / 2) return 0;
+  const double demand = demand_.InOneLease(now_ns, length_ns_);
+  if (demand < kLeastDemand) return 0;
+  const double most = 1LL << 40;  // as much as a value has room for
+  return static_cast<int64_t>(std::ceil(std::min(kWanted * demand, most)));
+}
+
+Keeper::Course Keeper::Hit(int64_t now_ns, int64_t cost) {
+  if (demand_.Count(now_ns, cost, length_ns_)) SetLowWater(now_ns);
+  if (holding_.Take(now_ns, cost)) {
+    if (holding_.asks() || now_ns < next_ask_ns_) return Course::kSpent;
+    const auto& [first, second] = holding_.leases();
+    const auto is_live = [&](const Lease& each) { return now_ns < each.end_ns && each.tokens > 0; };
+    if (is_live(first) && is_live(second)) return Course::kSpent;
+    const int64_t end_ns = is_live(first) ? first.end_ns : second.end_ns;
+    const bool ends = end_ns - now_ns < Scaled(length_ns_, kEnding);
+    const bool is_low = ends || first.tokens + second.tokens < low_water_;
+    return is_low && Want(now_ns) > 0 ? Course::kSpentAndAsk : Course::kSpent;
+  }
+  if (now_ns < hold_ns_ && cost >= hold_cost_) return Course::kRefused;
+  if (holding_.asks() || now_ns < next_ask_ns_) return Course::kStrict;
+  return Want(now_ns) > 0 ? Course::kAsk : Course::kStrict;
+}
+
+Keeper::Course Keeper::Peek(int64_t now_ns, int64_t cost) const {
+  for (const Lease& lease : holding_.leases()) {
+    if (now_ns < lease.end_ns && lease.tokens >= cost) return Course::kSpent;
+  }
+  return now_ns < hold_ns_ && cost >= hold_cost_ ? Course::kRefused : Course::kStrict;
+}
+
+Question Keeper::Ask(int64_t now_ns) {
+  return holding_.Ask(now_ns, Want(now_ns), low_water_, Scaled(length_ns_, kEnding));
+}
+
+void Keeper::Hear(const Question& question, int64_t now_ns, const Heard& heard) {
+  holding_.Hear(question, heard.granted);
+  const int64_t trip = std::max<int64_t>(now_ns - question.asked_ns, 0);
+  trip_ns_ = trip_ns_ == 0 ? trip : trip_ns_ + (trip - trip_ns_) / 4;
+  SetLowWater(now_ns);
+  const int64_t quarter = length_ns_ / 4;
+  const double random = static_cast<double>(heard.random) / 4294967296.0;
+  if (!heard.allowed) {
+    Refuse(now_ns, heard.cost, std::max(heard.wait_ns, Scaled(quarter, random)));
+    return;
+  }
+  // As long as the centre has room to speak of, it is better to ask again than to refuse.
+  const bool is_dry = heard.granted.tokens < question.want / 2 && heard.room < heard.burst / 8;
+  if (!is_dry) return;
+  next_ask_ns_ = question.asked_ns + Scaled(quarter, 0.5 + random);
+  if (next_ask_ns_ > now_ns) {
+    hold_ns_ = std::max(hold_ns_, next_ask_ns_);
+    hold_cost_ = 1;
+  }
+}
+
+void Keeper::Refuse(int64_t now_ns, int64_t cost, int64_t wait_ns) {
+  // While fewer units are refused, that stays known.
+  if (now_ns < hold_ns_ && hold_cost_ <= cost) return;
+  hold_ns_ = now_ns + wait_ns;
+  hold_cost_ = cost;
+}
+
+void Keeper::Lose(const Question& question, int64_t now_ns) {
+  holding_.Lose(question);
+  next_ask_ns_ = now_ns + length_ns_ / 4;
+}
+
+}  // namespace tidegate::leases

@@ -1,0 +1,155 @@
+// The node's part of leases: the units of one key that this process may spend without asking.
+//
+// A lease ends on this node's clock, counted from before its question was sent. The centre decided
+// later than that, so no clocks need to agree: they need only run at the same rate for one lease,
+// of which a fiftieth is left as a margin.
+//
+// Units that were spent are told to the centre with the next question, which lifts the cap on the
+// bucket early (centre.h). All that is told is forgotten first: what is lost on the way is lost,
+// and never counts twice.
+//
+// Pure functions of instants that the caller reads from one clock. Thread-compatible.
+#ifndef TIDEGATE_SRC_LEASES_HOLDING_H_
+#define TIDEGATE_SRC_LEASES_HOLDING_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "leases/centre.h"
+
+namespace tidegate::leases {
+
+struct Lease {
+  int64_t tokens = 0;   // that may be spent before end_ns
+  int64_t spent = 0;    // and not told to the centre yet
+  int64_t end_ns = 0;   // by the node's clock; 0: there is no lease
+  int64_t slot_ns = 0;  // the centre's slot
+};
+
+struct Question {
+  uint64_t number = 0;  // 0: none was asked
+  int64_t asked_ns = 0;
+  int64_t want = 0;
+  std::array<Report, 2> reports;
+};
+
+// What the centre granted: units of a slot for `length_ns` from when it was asked.
+struct Granted {
+  int64_t tokens = 0;
+  int64_t slot_ns = 0;
+  int64_t length_ns = 0;
+};
+
+// The mechanism: safe whatever its user wants, keeps and spends.
+class Holding {
+ public:
+  // The lease, in place, that ends first, and the one that follows it.
+  const std::array<Lease, 2>& leases() const { return leases_; }
+  // Whether a question is under way.
+  bool asks() const { return asking_ != 0; }
+  // The units that may be spent at `now_ns`.
+  int64_t Held(int64_t now_ns) const;
+  // When the last lease ends; 0 if there is none.
+  int64_t EndNs() const;
+
+  // Spends `cost` units of one lease, if it has them at `now_ns`.
+  bool Take(int64_t now_ns, int64_t cost);
+  // Takes back units that were spent. Fails once they have been told as spent, or their lease is
+  // over: then they must go back at the centre.
+  bool PutBack(int64_t now_ns, int64_t units);
+
+  // Begins a question at `now_ns`, before it is sent. Of a lease that has at most `ending_ns` left
+  // all units but `keep` are given back, and all of the first one if there are two, since a grant
+  // needs a place.
+  Question Ask(int64_t now_ns, int64_t want, int64_t keep, int64_t ending_ns);
+  // The answer to the question. Ignored if that was given up meanwhile.
+  void Hear(const Question& question, const Granted& granted);
+  // The question has no answer: what it told and what it was granted are lost.
+  void Lose(const Question& question);
+  // Forgets all leases, and returns what to tell the centre.
+  std::array<Report, 2> GiveUp();
+
+ private:
+  // Empties places of leases of which nothing is left.
+  void Clean(int64_t now_ns);
+
+  std::array<Lease, 2> leases_;
+  uint64_t asking_ = 0;
+  uint64_t asked_ = 0;
+};
+
+// The calls for a key, as an average over about one lease.
+class Demand {
+ public:
+  // Returns whether it is time to look at InOneLease() again.
+  bool Count(int64_t now_ns, int64_t units, int64_t length_ns);
+  // Units in one lease.
+  double InOneLease(int64_t now_ns, int64_t length_ns) const;
+
+ private:
+  double average_ = 0;  // units a lease
+  int64_t recent_ = 0;  // units since since_ns_
+  int64_t since_ns_ = 0;
+};
+
+// The policy of one key: when to ask, for how much, and when to refuse without asking.
+class Keeper {
+ public:
+  enum class Course : uint8_t {
+    kSpent,        // a lease had the units
+    kSpentAndAsk,  // the same, and it is time to ask for more
+    kRefused,      // wait until hold_ns()
+    kAsk,          // ask for the call and for those after it
+    kStrict,       // the call alone
+  };
+
+  explicit Keeper(int64_t length_ns) : length_ns_(length_ns) {}
+
+  int64_t length_ns() const { return length_ns_; }
+  const Holding& holding() const { return holding_; }
+  // Until when a call is refused, and those of what cost.
+  int64_t hold_ns() const { return hold_ns_; }
+  int64_t hold_cost() const { return hold_cost_; }
+
+  Course Hit(int64_t now_ns, int64_t cost);
+  // What a hit would be told without asking: kSpent, kRefused or kStrict. Changes nothing.
+  Course Peek(int64_t now_ns, int64_t cost) const;
+  bool PutBack(int64_t now_ns, int64_t units) { return holding_.PutBack(now_ns, units); }
+
+  // The question after kAsk or kSpentAndAsk.
+  Question Ask(int64_t now_ns);
+  struct Heard {
+    Granted granted;
+    bool allowed = true;         // the call that the question was for
+    int64_t cost = 0;            // of that call
+    int64_t wait_ns = 0;         // if it was refused
+    int64_t room = 0;            // that the centre has left, units
+    int64_t burst = 0;           // of the limit
+    uint32_t random = 1u << 31;  // any number, so that nodes do not ask at one time
+  };
+  void Hear(const Question& question, int64_t now_ns, const Heard& heard);
+  void Lose(const Question& question, int64_t now_ns);
+  // A call that was refused without a question.
+  void Refuse(int64_t now_ns, int64_t cost, int64_t wait_ns);
+  // The key was reset: what was known of the centre is out of date. Leases stay.
+  void Reset() { hold_ns_ = hold_cost_ = 0; }
+  std::array<Report, 2> GiveUp() { return holding_.GiveUp(); }
+
+ private:
+  int64_t Want(int64_t now_ns) const;
+  void SetLowWater(int64_t now_ns);
+
+  Holding holding_;
+  Demand demand_;
+  int64_t length_ns_;
+  int64_t hold_ns_ = 0;
+  int64_t hold_cost_ = 0;
+  int64_t next_ask_ns_ = 0;
+  int64_t trip_ns_ = 0;    // how long a question takes, an average
+  int64_t low_water_ = 2;  // the units that calls may want meanwhile
+};
+
+}  // namespace tidegate::leases
+
+#endif  // TIDEGATE_SRC_LEASES_HOLDING_H_

@@ -1,0 +1,311 @@
+// The functions of leases one by one. That no schedule of them admits too much is checked by
+// leases_model_test.cc.
+#include <cstdint>
+#include <random>
+
+#include "gtest/gtest.h"
+#include "leases/centre.h"
+#include "leases/holding.h"
+#include "testing.h"
+
+namespace tidegate::leases {
+namespace {
+
+using testing::kMs;
+using testing::kSecond;
+using testing::kStart;
+using testing::MakeLimit;
+using Course = Keeper::Course;
+
+constexpr int64_t kLease = 200 * kMs;
+
+TEST(CentreTest, TheTermsOfALimitAreExact) {
+  const Terms terms = Terms::Of(MakeLimit(7, kSecond));
+  EXPECT_EQ(terms.token, Parts(kSecond));
+  EXPECT_EQ(terms.denominator, 7);
+  EXPECT_EQ(terms.depth(), terms.time(kSecond));
+}
+
+TEST(CentreTest, GrantsHalfOfTheRoomAtMost) {
+  const Terms terms = Terms::Of(MakeLimit(100, kSecond));
+  Level level;
+  EXPECT_EQ(Grant(terms, kStart, 30, kLease, &level), 30);
+  EXPECT_EQ(Grant(terms, kStart, 70, kLease, &level), 35);
+  EXPECT_EQ(Room(terms, level), 35);
+  EXPECT_EQ(level.slots.current, 65);
+  EXPECT_EQ(level.slots.end_ns, kStart + kLease);
+}
+
+TEST(CentreTest, GrantsNothingToAKeyThatOwes) {
+  const Terms terms = Terms::Of(MakeLimit(100, kSecond));
+  Level level;
+  Charge(terms, 150, &level);
+  EXPECT_EQ(Room(terms, level), -50);
+  EXPECT_EQ(Grant(terms, kStart, 10, kLease, &level), 0);
+  EXPECT_EQ(level.slots.out(), 0);
+}
+
+TEST(CentreTest, UnitsThatAreOutKeepTheBucketFull) {
+  const Terms terms = Terms::Of(MakeLimit(100, kSecond));
+  Level level;
+  ASSERT_EQ(Grant(terms, kStart, 40, kLease, &level), 40);
+  level.ahead = 0;  // long enough later to have refilled
+  Settle(terms, kStart + kLease - 1, &level);
+  EXPECT_EQ(Room(terms, level), 60);
+  Settle(terms, kStart + kLease, &level);
+  EXPECT_EQ(level.slots.previous, 40);
+  EXPECT_EQ(Room(terms, level), 60);
+  level.ahead = 0;
+  Settle(terms, kStart + 2 * kLease - 1, &level);
+  EXPECT_EQ(Room(terms, level), 60);
+  level.ahead = 0;
+  // From the end of the second slot on it refills from that level.
+  Settle(terms, kStart + 2 * kLease + 10 * kMs, &level);
+  EXPECT_EQ(level.slots.out(), 0);
+  EXPECT_EQ(Room(terms, level), 61);
+}
+
+TEST(CentreTest, ReportsOfSlotsThatAreOverAreIgnored) {
+  const Terms terms = Terms::Of(MakeLimit(100, kSecond));
+  Level level;
+  ASSERT_EQ(Grant(terms, kStart, 40, kLease, &level), 40);
+  const Level granted = level;
+  Hear(terms, {kStart + 3 * kLease, 10, 10}, &level);
+  EXPECT_EQ(level.slots.out(), 40);
+  Hear(terms, {kStart + kLease, 10, 25}, &level);
+  EXPECT_EQ(level.slots.out(), 5);
+  EXPECT_EQ(Room(terms, level), Room(terms, granted) + 25);
+  // No more comes back than is out.
+  Hear(terms, {kStart + kLease, 0, 25}, &level);
+  EXPECT_EQ(Room(terms, level), Room(terms, granted) + 30);
+}
+
+TEST(CentreTest, ALongerLeaseKeepsWhatIsOutInItsSlot) {
+  const Terms terms = Terms::Of(MakeLimit(100, kSecond));
+  Level level;
+  ASSERT_EQ(Grant(terms, kStart, 20, kLease, &level), 20);
+  ASSERT_EQ(Grant(terms, kStart, 20, 2 * kLease, &level), 20);
+  EXPECT_EQ(level.slots.length_ns, 2 * kLease);
+  EXPECT_EQ(level.slots.current, 40);
+  // A shorter one counts as out for as long.
+  ASSERT_EQ(Grant(terms, kStart, 20, kLease, &level), 20);
+  EXPECT_EQ(level.slots.length_ns, 2 * kLease);
+  EXPECT_EQ(level.slots.current, 60);
+}
+
+TEST(CentreTest, AClockThatWentBackKeepsWhatIsOutForOneMoreLease) {
+  const Terms terms = Terms::Of(MakeLimit(100, kSecond));
+  Level level;
+  ASSERT_EQ(Grant(terms, kStart, 40, kLease, &level), 40);
+  const int64_t now = kStart - 10 * kSecond;
+  level.ahead += terms.time(10 * kSecond);
+  Settle(terms, now, &level);
+  EXPECT_EQ(level.slots.end_ns, now + kLease);
+  EXPECT_EQ(level.slots.current, 40);
+  EXPECT_EQ(Room(terms, level), 0);
+}
+
+TEST(CentreTest, TheStateLivesAsLongAsItsUnitsMayBeSpent) {
+  const Terms terms = Terms::Of(MakeLimit(100, kSecond));
+  Level level;
+  ASSERT_EQ(Grant(terms, kStart, 40, kLease, &level), 40);
+  EXPECT_EQ(Life(terms, kStart, level), terms.time(2 * kLease + 400 * kMs));
+  Hear(terms, {kStart + kLease, 40, 0}, &level);
+  EXPECT_EQ(Life(terms, kStart, level), terms.time(400 * kMs));
+}
+
+// Whatever the state: before the wait is over there is no room, unless a report comes; after it
+// there is.
+TEST(CentreTest, AWaitIsExactIfNoReportComes) {
+  std::mt19937 random(1);
+  const auto pick = [&](int64_t most) { return static_cast<int64_t>(random() % (most + 1)); };
+  int capped = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const Terms terms{.token = 1000 * (1 + pick(9)), .burst = 1 + pick(30)};
+    const int64_t length = 1 + pick(100'000);
+    Level level;
+    level.slots = {kStart + 1 + pick(length - 1), length, pick(terms.burst), 0};
+    level.slots.previous = pick(terms.burst - level.slots.current);
+    level.ahead = pick(static_cast<int64_t>(terms.depth()));
+    Settle(terms, kStart, &level);
+    const int64_t cost = 1 + pick(terms.burst - 1);
+    const auto wait = static_cast<int64_t>(Wait(terms, kStart, level, cost));
+    capped += wait > level.ahead;
+    const auto room_after = [&](int64_t ns) {
+      Level later = level;
+      later.ahead = std::max<Parts>(later.ahead - ns, 0);
+      Settle(terms, kStart + ns, &later);
+      return Room(terms, later);
+    };
+    ASSERT_GE(room_after(wait), cost) << i;
+    if (wait > 0) {
+      ASSERT_LT(room_after(wait - 1), cost) << i;
+    }
+  }
+  EXPECT_GT(capped, 1000);
+}
+
+TEST(HoldingTest, SpendsBeforeTheEndOnly) {
+  Holding holding;
+  const Question question = holding.Ask(kStart, 10, 0, 0);
+  EXPECT_TRUE(holding.asks());
+  holding.Hear(question, {10, 77, kLease});
+  EXPECT_FALSE(holding.asks());
+  EXPECT_TRUE(holding.Take(kStart, 3));
+  EXPECT_FALSE(holding.Take(kStart, 8));
+  EXPECT_EQ(holding.Held(kStart), 7);
+  const int64_t end = kStart + kLease - kLease / 50;
+  EXPECT_TRUE(holding.Take(end - 1, 7));
+  EXPECT_TRUE(holding.PutBack(end - 1, 7));
+  EXPECT_FALSE(holding.Take(end, 1));
+  EXPECT_FALSE(holding.PutBack(end, 1));
+}
+
+TEST(HoldingTest, AnAnswerToAQuestionThatWasGivenUpGrantsNothing) {
+  Holding holding;
+  const Question lost = holding.Ask(kStart, 10, 0, 0);
+  holding.Lose(lost);
+  const Question question = holding.Ask(kStart, 10, 0, 0);
+  holding.Hear(lost, {10, 77, kLease});
+  EXPECT_TRUE(holding.asks());
+  EXPECT_EQ(holding.Held(kStart), 0);
+  holding.Hear(question, {4, 78, kLease});
+  EXPECT_EQ(holding.Held(kStart), 4);
+}
+
+TEST(HoldingTest, TellsEachUnitOnce) {
+  Holding holding;
+  holding.Hear(holding.Ask(kStart, 10, 0, 0), {10, 77, kLease});
+  ASSERT_TRUE(holding.Take(kStart, 4));
+  const Question question = holding.Ask(kStart, 10, 0, 0);
+  EXPECT_EQ(question.reports[0].slot_ns, 77);
+  EXPECT_EQ(question.reports[0].spent, 4);
+  EXPECT_EQ(question.reports[0].given, 0);
+  EXPECT_FALSE(holding.PutBack(kStart, 1)) << "it was told as spent";
+  holding.Hear(question, {5, 78, kLease});
+  const auto reports = holding.GiveUp();
+  EXPECT_EQ(reports[0].spent, 0);
+  EXPECT_EQ(reports[0].given, 6);
+  EXPECT_EQ(reports[1].given, 5);
+  EXPECT_EQ(holding.Held(kStart), 0);
+}
+
+TEST(HoldingTest, GivesBackWhatIsAboutToEnd) {
+  Holding holding;
+  holding.Hear(holding.Ask(kStart, 10, 0, 0), {10, 77, kLease});
+  const Question question = holding.Ask(kStart + kLease * 9 / 10, 10, 3, kLease / 5);
+  EXPECT_EQ(question.reports[0].given, 7);
+  EXPECT_EQ(holding.Held(kStart + kLease * 9 / 10), 3);
+}
+
+// Remainders too small for a call would keep both places until they end.
+TEST(HoldingTest, GivesTheFirstOfTwoLeasesBackForANewOne) {
+  Holding holding;
+  holding.Hear(holding.Ask(kStart, 3, 0, 0), {3, 77, kLease});
+  holding.Hear(holding.Ask(kStart, 4, 0, 0), {4, 77, kLease});
+  const Question question = holding.Ask(kStart, 5, 2, 0);
+  EXPECT_EQ(question.want, 5);
+  EXPECT_EQ(question.reports[0].given, 3);
+  holding.Hear(question, {5, 77, kLease});
+  EXPECT_EQ(holding.Held(kStart), 9);
+}
+
+class KeeperTest : public ::testing::Test {
+ protected:
+  // The first call of a key says nothing of others.
+  void SetUp() override { ASSERT_EQ(keeper_.Hit(now_, 1), Course::kStrict); }
+
+  // The answer of a centre with much room, a millisecond later.
+  void Answer(const Question& question, int64_t tokens, int64_t room = 1000) {
+    Keeper::Heard heard;
+    heard.granted = {tokens, kStart, kLease};
+    heard.room = room;
+    heard.burst = 1000;
+    keeper_.Hear(question, now_ + kMs, heard);
+  }
+
+  Keeper keeper_{kLease};
+  int64_t now_ = kStart;
+};
+
+TEST_F(KeeperTest, AKeyThatIsNotHotIsLeftAlone) {
+  for (int i = 0; i < 20; ++i) {
+    now_ += kLease;
+    EXPECT_EQ(keeper_.Hit(now_, 1), Course::kStrict);
+  }
+}
+
+TEST_F(KeeperTest, AHotKeyAsksOnceAndThenSpends) {
+  EXPECT_EQ(keeper_.Hit(now_, 1), Course::kAsk);
+  const Question question = keeper_.Ask(now_);
+  EXPECT_GE(question.want, 2);
+  EXPECT_EQ(keeper_.Hit(now_, 1), Course::kStrict) << "one question at a time";
+  Answer(question, 50);
+  for (int i = 0; i < 40; ++i) ASSERT_EQ(keeper_.Hit(now_, 1), Course::kSpent) << i;
+}
+
+TEST_F(KeeperTest, AsksBeforeItRunsOut) {
+  ASSERT_EQ(keeper_.Hit(now_, 1), Course::kAsk);
+  Answer(keeper_.Ask(now_), 100);
+  now_ += 10 * kMs;
+  int left = 100;
+  Course course = Course::kSpent;
+  for (; course == Course::kSpent; --left) course = keeper_.Hit(now_, 1);
+  EXPECT_EQ(course, Course::kSpentAndAsk);
+  EXPECT_GT(left, 1);
+  EXPECT_LT(left, 30);
+  (void)keeper_.Ask(now_);
+  EXPECT_EQ(keeper_.Hit(now_, 1), Course::kSpent);
+}
+
+TEST_F(KeeperTest, AnEmptyCentreIsNotAskedForAWhile) {
+  ASSERT_EQ(keeper_.Hit(now_, 1), Course::kAsk);
+  Answer(keeper_.Ask(now_), 1, /*room=*/3);
+  EXPECT_EQ(keeper_.Hit(now_, 1), Course::kSpent);
+  EXPECT_EQ(keeper_.Hit(now_, 1), Course::kRefused);
+  EXPECT_LE(keeper_.hold_ns(), kStart + kLease * 3 / 8);
+  now_ = keeper_.hold_ns();
+  EXPECT_EQ(keeper_.Hit(now_, 1), Course::kAsk);
+}
+
+TEST_F(KeeperTest, ARefusalHoldsForCallsOfItsCostAndMore) {
+  ASSERT_EQ(keeper_.Hit(now_, 5), Course::kAsk);
+  Keeper::Heard heard;
+  heard.allowed = false;
+  heard.cost = 5;
+  heard.wait_ns = kSecond;
+  keeper_.Hear(keeper_.Ask(now_), now_ + kMs, heard);
+  EXPECT_EQ(keeper_.hold_ns(), now_ + kMs + kSecond);
+  EXPECT_EQ(keeper_.Hit(now_ + 2 * kMs, 5), Course::kRefused);
+  EXPECT_EQ(keeper_.Peek(now_ + 2 * kMs, 6), Course::kRefused);
+  EXPECT_NE(keeper_.Hit(now_ + 2 * kMs, 4), Course::kRefused);
+  keeper_.Reset();
+  EXPECT_NE(keeper_.Hit(now_ + 2 * kMs, 5), Course::kRefused);
+}
+
+TEST_F(KeeperTest, ALostQuestionIsNotAskedAgainAtOnce) {
+  ASSERT_EQ(keeper_.Hit(now_, 1), Course::kAsk);
+  keeper_.Lose(keeper_.Ask(now_), now_);
+  EXPECT_EQ(keeper_.Hit(now_, 1), Course::kStrict);
+  EXPECT_EQ(keeper_.Hit(now_ + kLease / 4, 1), Course::kAsk);
+}
+
+TEST_F(KeeperTest, WantsNothingThatWouldArriveTooLate) {
+  ASSERT_EQ(keeper_.Hit(now_, 1), Course::kAsk);
+  Keeper::Heard heard;
+  keeper_.Hear(keeper_.Ask(now_), now_ + kLease, heard);
+  EXPECT_EQ(keeper_.Hit(now_ + kLease, 9), Course::kStrict);
+}
+
+TEST(DemandTest, FollowsTheCallsOfAboutOneLease) {
+  Demand demand;
+  int64_t now = kStart;
+  for (int i = 0; i < 2000; ++i, now += kMs) demand.Count(now, 1, kLease);
+  EXPECT_NEAR(demand.InOneLease(now, kLease), 200, 10);
+  now += 3 * kLease;
+  for (int i = 0; i < 50; ++i, now += 20 * kMs) demand.Count(now, 1, kLease);
+  EXPECT_NEAR(demand.InOneLease(now, kLease), 10, 3);
+}
+
+}  // namespace
+}  // namespace tidegate::leases
