@@ -17,7 +17,6 @@ from tidegate.types import Algorithm
 _Attributes = dict[str, Any]
 _QuotaStatus = tuple[int, int, int, int, int, int, list[Any]]
 _Key = str | bytes
-_Hit = "Decision | None"
 
 __version__: Final[str]
 
@@ -560,7 +559,7 @@ class RuleLimiter:
     def _reset(self, attributes: _Attributes, op: int) -> None: ...
     def _bring_forward(self, attributes: _Attributes) -> None: ...
     def _begin(
-        self, op: int, attributes: _Attributes, decision: _Hit, loop: _Loop, channel: Channel
+        self, op: int, attributes: _Attributes, decision: Any, loop: _Loop, channel: Channel
     ) -> Decision | Future[Any] | None: ...
     def _explain(
         self, attributes: _Attributes
