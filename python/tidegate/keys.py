@@ -50,6 +50,7 @@ __all__ = [
 
 Key = Union[str, bytes]
 KeyFunction = Callable[[Any], Any]
+"""A function of a request that returns the key it counts by: a text, bytes, or None for none."""
 Known = Union[Container[str], Callable[[str], Any]]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import re
 from collections.abc import Iterator
@@ -34,8 +33,8 @@ def _blocks(document: Path) -> list[tuple[int, str]]:
 
 
 # Those in docs/migrate are programs of their own, which tests/python/migrate/test_migrate.py runs,
-# and the pages of notebooks are made by running these.
-RUN_ELSEWHERE = ("migrate", "notebooks")
+# the pages of notebooks are made by running these, and those of the API show signatures.
+RUN_ELSEWHERE = ("migrate", "notebooks", "api")
 SCRIPTS = [d for d in DOCUMENTS if _blocks(d) and d.parent.name not in RUN_ELSEWHERE]
 
 
@@ -136,7 +135,7 @@ def _only_of_sphinx(text: str) -> list[str]:
     return [*fenced, *roles, *targets]
 
 
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if d.name != "api.md"], ids=_name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
 def test_it_is_plain_markdown(document: Path) -> None:
     """So that a checkout and a forge show what the site shows."""
     assert _only_of_sphinx(document.read_text(encoding="utf-8")) == []
@@ -228,54 +227,6 @@ def test_the_reference_has_all_options_of_storages() -> None:
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert set(listed) == set(StorageOptions.__annotations__) | {"clock"}
     assert sorted(set(listed) - {"capacity", "clock"}) == sorted(set(REDIS_OPTIONS) - {"clock"})
-
-
-LISTED = re.findall(r"automodule:: (\S+)", _page("reference/api.md"))
-# Some pages and an example import these, of which no release promises anything.
-UNPROMISED = {
-    "tidegate._core",
-    "tidegate.server",
-    "tidegate.server.admin.app",
-    "tidegate.server.admin.oidc",
-}
-
-
-def test_the_reference_has_all_public_modules() -> None:
-    """All faces, and of the rooms those that it names: what it does not list is private."""
-    faces = {path.stem for path in (ROOT / "python" / "tidegate").glob("[a-z]*.py")}
-    assert len(LISTED) == len(set(LISTED))
-    assert {f"tidegate.{name}" for name in faces} | {"tidegate"} <= set(LISTED)
-    for name in set(LISTED) - {f"tidegate.{face}" for face in faces}:
-        assert name.split(".")[1:2] in ([], ["rules"], ["tuning"]), name
-
-
-@pytest.mark.parametrize("name", LISTED)
-def test_the_reference_has_all_that_a_module_exports(name: str) -> None:
-    module = importlib.import_module(name)
-    page = _page("reference/api.md")
-    left_out = re.findall(rf"automodule:: {name}\n(?:   :.*\n)*?   :exclude-members: (.+)", page)
-    for each in {*"".join(left_out).split(", ")} & {*module.__all__}:
-        elsewhere = any(
-            getattr(importlib.import_module(other), each, None) is getattr(module, each)
-            for other in set(LISTED) - {name, "tidegate"}
-        )
-        assert elsewhere or re.search(rf"autoclass:: {name}\.{each}\b", page), each
-    for each in module.__all__:
-        assert hasattr(module, each)
-
-
-def test_what_users_read_imports_only_what_is_public() -> None:
-    code = [
-        *(path.read_text(encoding="utf-8") for path in (ROOT / "examples").rglob("*.py")),
-        *(block for document in DOCUMENTS for _, block in _blocks(document)),
-    ]
-    imported = {
-        name
-        for text in code
-        for name in re.findall(r"^ *(?:from|import) (tidegate(?:\.\w+)*)", text, re.MULTILINE)
-    }
-    assert "tidegate.fastapi" in imported
-    assert imported - {*LISTED} == UNPROMISED
 
 
 def test_the_reference_has_all_public_headers() -> None:

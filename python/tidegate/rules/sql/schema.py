@@ -47,6 +47,7 @@ class UtcTime(sa.types.TypeDecorator[dt.datetime]):
 
 
 metadata = sa.MetaData()
+"""The tables, for Alembic and for programs that read them."""
 json_type = sa.JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 
 
