@@ -14,13 +14,14 @@ from tidegate.rules.pauses import pause_at_times
 from tidegate.rules.problems import RulesError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Optional, Union
 
     from pydantic import ValidationError
 
     from tidegate.rules import model
     from tidegate.rules.document import Document
+    from tidegate.rules.problems import Problem
     from tidegate.types import Algorithm
 
     # Where a value lies: the place of what holds it, and its name there.
@@ -36,6 +37,8 @@ _OTHER_TIERS = "*"
 _LISTS = ("allow", "block")
 # A field of these names in a list is a mistake and not an attribute of requests.
 _ONLY_OF_RULES = frozenset(("algorithm", "also", "by", "limits", "replaces", "shadow", "when"))
+# The attributes that have a meaning of their own.
+_OF_ALL_REQUESTS = ("endpoint", "ip", "method", "priority", "tier")
 # The expected values of each field, for messages about values of a wrong type.
 _EXPECTED = {
     "limits": "a limit such as 100/minute, a list of limits, 'unlimited', or a mapping of tiers to "
@@ -496,6 +499,35 @@ def _condition(fields: Any, when: Mapping[str, str] | None = None) -> dict[str, 
     }
 
 
+def _undeclared(document: Document, rules: model.Rules) -> Iterator[Problem]:
+    """The problem of each attribute that a document with `attributes` does not declare."""
+    known = {*rules.attributes, *_OF_ALL_REQUESTS}
+    everyone = [(("rules", i), rule) for i, rule in enumerate(rules.rules)]
+    default = [] if rules.default is None else [(("default",), rules.default)]
+    by = [((*at, "by"), name) for at, rule in [*everyone, *default] for name in rule.by]
+    when = [
+        ((section, i, "when", name), name)
+        for section in ("rules", "costs")
+        for i, each in enumerate(getattr(rules, section))
+        for name in each.when
+    ]
+    listed = [
+        ((section, i, name), name)
+        for section in _LISTS
+        for i, entry in enumerate(getattr(rules, section))
+        for name in entry.__pydantic_extra__ or {}
+    ]
+    for where, name in [*by, *when, *listed] if rules.attributes else ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            yield document.problem(
+                where,
+                f"the attribute {name!r} is not in `attributes`; {hint}expected one of "
+                f"{', '.join(sorted(known))}",
+            )
+
+
 def _listed(entry: model.ListEntry) -> dict[str, Any]:
     # Fields that the model does not have are attributes.
     return _condition(entry, entry.__pydantic_extra__ or {})
@@ -526,6 +558,7 @@ def compile_rules(document: Document, rules: model.Rules) -> Compiled:
                         (section, i), "matches every request; expected a condition, such as a user"
                     )
                 )
+    problems += _undeclared(document, rules)
     if problems:
         raise RulesError(problems)
     if kept is not None and terms != kept._override_terms:

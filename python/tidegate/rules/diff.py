@@ -75,7 +75,7 @@ def _by(names: list[str]) -> str:
 
 
 def _plain_fields(old: model.Rules, new: model.Rules) -> Iterator[str]:
-    for field in ("tiers", "default_tier", "algorithm"):
+    for field in ("attributes", "tiers", "default_tier", "algorithm"):
         was, now = getattr(old, field), getattr(new, field)
         if was != now:
             yield f"~ {field}: {_shown(was)} -> {_shown(now)}"

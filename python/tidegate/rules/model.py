@@ -318,6 +318,11 @@ class Rules(_Fields):
     tiers: list[str] = Field(
         default=[], description="All tiers. Without this field, they are those that the rules name."
     )
+    attributes: Annotated[list[Name], BeforeValidator(as_list)] = Field(
+        default=[],
+        description="The attributes that requests have, beside endpoint, method, ip, tier and "
+        "priority. A rule that looks at another is refused. Without this field, any is taken.",
+    )
     default_tier: Union[str, None] = Field(
         default=None, description="The tier of a request that has none, or an unknown one."
     )

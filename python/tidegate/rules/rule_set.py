@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError
+from tidegate.rules.advice import advise, advise_of_overrides, say
 from tidegate.rules.compile import compile_rules, validate
 from tidegate.rules.document import Document, read_file, read_text
 from tidegate.rules.pauses import pause_at_times
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from tidegate.rules.problems import Problem
 
 __all__ = ["RuleSet"]
+
+_MOST_ADVICE = 100
 
 
 class RuleSet:
@@ -43,6 +47,7 @@ class RuleSet:
 
     def __init__(self, rules: Mapping[str, Any] | Iterable[Rule]) -> None:
         self._read(_document_of(rules))
+        say(self.advice)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> RuleSet:
@@ -50,14 +55,21 @@ class RuleSet:
 
         Raises RulesError, whose problems name lines, and OSError if the file cannot be read.
         """
-        return cls._from(read_file(Path(path)))
+        return cls._said(read_file(Path(path)))
 
     @classmethod
     def parse(cls, text: str, format: str = "yaml", *, source: str = "<text>") -> RuleSet:
         """Reads a text whose `format` is yaml, toml or json. Errors call it `source`."""
         if not isinstance(text, str):
             raise ArgumentTypeError(f"the rules are of type {type(text).__name__}; expected a text")
-        return cls._from(read_text(text, format, source))
+        return cls._said(read_text(text, format, source))
+
+    @classmethod
+    def _said(cls, document: Document) -> RuleSet:
+        """The rules of a document, whose likely mistakes are logged."""
+        rule_set = cls._from(document)
+        say(rule_set.advice)
+        return rule_set
 
     @classmethod
     def _from(cls, document: Document) -> RuleSet:
@@ -133,6 +145,15 @@ class RuleSet:
         left_out = document.skipped if kept is None else (*kept.skipped, *document.skipped)
         self.skipped: tuple[Problem, ...] = left_out
         """The problems of overrides in a database that were left out; the rest is in force."""
+        found = islice(advise(document, model), _MOST_ADVICE)
+        of_overrides = (
+            tuple(islice(advise_of_overrides(document, model), _MOST_ADVICE))
+            if kept is None
+            else kept._override_advice
+        )
+        self.advice: tuple[Problem, ...] = (*found, *of_overrides)
+        """Likely mistakes in the rules, at most 200; they are logged as warnings."""
+        self._override_advice: tuple[Problem, ...] = of_overrides
         self._compiled = compiled.core
         self._model = model.model_copy(update={"overrides": []})
         self._override_terms = compiled.override_terms

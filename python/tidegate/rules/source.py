@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Generic, NamedTuple, Protocol, TypeVar
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.rules.advice import say
 from tidegate.rules.document import Document
 from tidegate.rules.problems import RulesError
 from tidegate.rules.reading import (
@@ -334,6 +335,7 @@ class RuleSource(Source[RuleSet]):
             raise RefusedError(version.refusal)
         self._text = version.text
         rules: RuleSet = version.rules
+        say(rules.advice)
         if rules.skipped:
             log.warning(
                 "%s: %d overrides were left out, the rest of the rules is in force: %s%s",

@@ -6,6 +6,7 @@ import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidegate.rules.advice import advise, advise_of_overrides
 from tidegate.rules.compile import as_instant, compile_rules, validate
 from tidegate.rules.document import read_file
 from tidegate.rules.problems import RulesError
@@ -35,7 +36,13 @@ def check(file: str, *, strict: bool) -> int:
         count = len(error.problems)
         print(f"{file}: not accepted: {count} problem{'s' * (count != 1)}")
         return 1
-    warnings = list(_warnings(document, rules))
+    warnings = [
+        *_warnings(document, rules),
+        *(
+            problem._replace(message=f"warning: {problem.message}")
+            for problem in (*advise(document, rules), *advise_of_overrides(document, rules))
+        ),
+    ]
     for warning in warnings:
         print(warning)
     parts = [

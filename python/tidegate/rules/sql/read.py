@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 MOST_ROWS = 1_000_000
-_SETTINGS = ("tiers", "default_tier", "algorithm", "default")
+_SETTINGS = ("attributes", "tiers", "default_tier", "algorithm", "default")
 # The columns of fields whose names differ.
 _COLUMNS = {
     "id": "rule_id",

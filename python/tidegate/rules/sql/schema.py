@@ -102,7 +102,7 @@ rules = sa.Table(
     sa.Column("also", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
-# The other fields of a document: tiers, default_tier, algorithm, default.
+# The other fields of a document: attributes, tiers, default_tier, algorithm, default.
 settings = sa.Table(
     "rate_limit_settings",
     metadata,

@@ -146,6 +146,8 @@ def _conditions(fields: Any, when: dict[str, str]) -> Row:
 
 
 def _settings(rules: model.Rules) -> Iterator[Row]:
+    if rules.attributes:
+        yield {"name": "attributes", "value": rules.attributes}
     if rules.tiers:
         yield {"name": "tiers", "value": rules.tiers}
     if rules.default_tier is not None:

@@ -1,0 +1,37 @@
+"""What patterns of endpoints have in common."""
+
+from __future__ import annotations
+
+__all__ = ["covers", "matches"]
+
+
+def covers(pattern: str | None, other: str | None) -> bool:
+    """Whether each endpoint of `other` is one of `pattern`; None is every request."""
+    if pattern is None or pattern == other:
+        return True
+    if other is None:
+        return pattern == "**"
+    if pattern == "**":
+        return True
+    if not (pattern.startswith("/") and other.startswith("/")):
+        return False
+    outer, inner = _parts(pattern), _parts(other)
+    if outer[-1:] == ["**"]:
+        outer = outer[:-1]
+        inner = inner[: len(outer)] if len(inner) >= len(outer) else [""] * 99
+    return len(outer) == len(inner) and all(
+        (_is_any(a) and b != "**") or a == b for a, b in zip(outer, inner)
+    )
+
+
+def matches(pattern: str, endpoint: str) -> bool:
+    """Whether `endpoint`, as a count has it, is one that the pattern counts."""
+    return covers(pattern, endpoint)
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]
+
+
+def _is_any(part: str) -> bool:
+    return part == "*" or (part.startswith("{") and part.endswith("}"))
