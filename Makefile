@@ -30,7 +30,7 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/extension tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts
 
-.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood values chaos soak bench lint lint-python lint-cpp asan asan-python tsan portable \
+.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood values chaos soak bench surge lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz mutants campaign docs wheel clean deps-build deps-test deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -280,6 +280,17 @@ bench-python: $(VENV)/.package
 	set -e; for benchmark in call memory import rate rules logs replay recommend sliding_error what_if redis shm server stall asgi web; do \
 	  $(python) benchmarks/python/bench_$$benchmark.py; \
 	done
+
+# Its page gets its figures and pictures from the run; SURGE=--quick only shows that it works, in half a
+# minute or two. In an environment of its own, as bench.
+SURGE ?= --json docs/surge.json --page docs/surge.md
+surge: deps-test  ## a surge at ten times the capacity, without a limiter, with tidegate and with others; 6 minutes
+	+@$(MAKE) --no-print-directory VENV=build/surge-venv surge-run
+
+.PHONY: surge-run
+surge-run: $(VENV)/.package
+	$(pip) -r benchmarks/surge/requirements.txt
+	$(python) benchmarks/surge/run.py $(SURGE)
 
 docs: $(VENV)/.docs  ## build the site into docs/_build; a warning is an error
 	$(python) -m sphinx -b html --nitpicky --fail-on-warning --keep-going docs docs/_build

@@ -1,0 +1,206 @@
+"""Starts what a scenario needs, on free ports, and stops it: Redis, matching service, front.
+
+Linux only: it reads the CPU time of processes and their children by psutil.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
+
+import processes
+import psutil
+from polling import eventually
+from ports import free_port
+from schedule import RIDE, Surge
+
+HERE = Path(__file__).resolve().parent
+EXAMPLE = HERE.parents[1] / "examples" / "ride_hailing"
+WORKERS = 2
+_THREADS = 64  # of each worker of gunicorn: an admitted request holds one while its job waits
+_START_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A limiter in front of the matching service. `name` is its key in the results."""
+
+    name: str
+    title: str
+    limiter: str
+    storage: str = "none"
+    # How many workers of the matching service are left when all riders have joined.
+    pool_later: int | None = None
+
+
+SCENARIOS = {
+    each.name: each
+    for each in (
+        Scenario("none", "no limiter", "none"),
+        Scenario("tidegate", "tidegate, shared memory", "rules", "shm"),
+        Scenario("tidegate-redis", "tidegate, Redis", "rules", "redis"),
+        Scenario("tidegate-half", "tidegate, half of the pool lost", "rules", "shm", 2),
+        Scenario("tidegate-load", "the same with limits by load", "load", "shm", 2),
+        Scenario("slowapi", "slowapi, Redis", "slowapi", "redis"),
+        Scenario("fastapi-limiter", "fastapi-limiter, Redis", "fastapi-limiter", "redis"),
+        Scenario("flask-limiter", "Flask-Limiter, Redis", "flask-limiter", "redis"),
+    )
+}
+
+
+@dataclass
+class System:
+    """A running scenario: where its front listens, and its processes by what they are."""
+
+    port: int
+    matching_port: int
+    roots: dict[str, subprocess.Popen[Any]] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def cpu(self) -> dict[str, float]:
+        """The CPU seconds of each process and of its children, so far."""
+        return {name: _cpu_seconds(process.pid) for name, process in self.roots.items()}
+
+    def matching(self, what: str, **details: Any) -> dict[str, Any]:
+        """The reply of the matching service to one request."""
+        with socket.create_connection(("127.0.0.1", self.matching_port), timeout=30) as connection:
+            line = json.dumps({"id": 0, "what": what, **details}) + "\n"
+            connection.sendall(line.encode())
+            with connection.makefile("rb") as replies:
+                reply: dict[str, Any] = json.loads(replies.readline())
+        return reply
+
+    def ask(self, connection: http.client.HTTPConnection, token: str) -> int:
+        """The status of the answer to a rider who asks for a ride."""
+        place = {
+            "pickup_lat": 40.75,
+            "pickup_lng": -73.99,
+            "dropoff_lat": 40.76,
+            "dropoff_lng": -74,
+        }
+        fields = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+        connection.request("POST", RIDE, json.dumps(place), fields)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+
+
+def _cpu_seconds(process: int) -> float:
+    total = 0.0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(process)
+        for each in [root, *root.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = each.cpu_times()
+                total += times.user + times.system
+    return total
+
+
+@contextlib.contextmanager
+def running(scenario: Scenario, surge: Surge, report: Path) -> Iterator[System]:
+    """The system of a scenario. When the block has ended, so has it, and `report` holds its times.
+
+    `report` is a folder for the files of stopwatch.py.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-surge-")))
+        system = System(free_port(), free_port())
+        environment = {
+            **os.environ,
+            "SURGE_LIMITER": scenario.limiter,
+            "SURGE_REPORT": str(report),
+            "RIDES_MATCHING": str(system.matching_port),
+            "RIDES_LIMITS": scenario.limiter if scenario.limiter in ("rules", "load") else "none",
+            "RIDES_STORAGE": f"shm://{_shared_folder(stack)}/counts",
+        }
+
+        def start(name: str, command: list[str], **options: Any) -> None:
+            system.roots[name] = stack.enter_context(
+                processes.running(command, grace=20, env=environment, **options)
+            )
+
+        if scenario.storage == "redis":
+            port = free_port()
+            environment["SURGE_REDIS"] = f"redis://127.0.0.1:{port}/0"
+            environment["RIDES_STORAGE"] = environment["SURGE_REDIS"]
+            redis = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+            start("redis", [*redis, "--dir", str(folder)], stdout=subprocess.DEVNULL)
+        matching = [sys.executable, str(EXAMPLE / "matching.py"), "--port"]
+        matching += [str(system.matching_port), "--workers", str(surge.pool)]
+        start("matching", [*matching, "--seconds", str(surge.job_seconds)])
+        eventually(lambda: system.matching("stats"), _START_SECONDS, despite=OSError)
+        start("front", _front(scenario, system.port))
+        eventually(lambda: _answers(system), _START_SECONDS, interval=0.05, despite=OSError)
+        yield system
+
+
+def _shared_folder(stack: contextlib.ExitStack) -> str:
+    """A folder in memory, where the system has one."""
+    parent = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    folder = tempfile.mkdtemp(prefix="tidegate-surge-", dir=parent)
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _front(scenario: Scenario, port: int) -> list[str]:
+    if scenario.limiter == "flask-limiter":
+        command = [sys.executable, "-m", "gunicorn", "--chdir", str(HERE), "--workers"]
+        command += [str(WORKERS), "--worker-class", "gthread", "--threads", str(_THREADS)]
+        command += ["--keep-alive", "60", "--no-control-socket", "--log-level", "warning"]
+        return [*command, "--bind", f"127.0.0.1:{port}", "front:flask_app()"]
+    command = [sys.executable, "-m", "uvicorn", "--factory", "front:create_app", "--app-dir"]
+    command += [str(HERE), "--workers", str(WORKERS), "--port", str(port), "--no-access-log"]
+    command += ["--log-level", "warning", "--backlog", "8192"]
+    return [*command, "--timeout-graceful-shutdown", "5"]
+
+
+def _answers(system: System) -> bool:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", system.port, timeout=30)) as c:
+        return system.ask(c, "nobody") in (200, 429)
+
+
+def cost(system: System, tokens: list[str], refused_token: str) -> dict[str, float]:
+    """The CPU time that the front takes for an admitted request and for a refused one.
+
+    The matching service does each job at once meanwhile, and nobody else asks. Each of `tokens`
+    asks once and is admitted; `refused_token` asks as often, and all but its first are refused.
+    """
+    drain(system)
+    figures = {}
+    for what, asking, expected in (
+        ("admitted", tokens, 200),
+        ("refused", [refused_token] * len(tokens), 429),
+    ):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", system.port)) as client:
+            system.ask(client, refused_token if expected == 429 else tokens[0])
+            before = system.cpu()["front"]
+            statuses = [system.ask(client, token) for token in asking]
+            taken = system.cpu()["front"] - before
+        share = statuses.count(expected) / len(statuses)
+        if share < 0.95:
+            raise RuntimeError(f"{share:.0%} of the answers were {expected}; expected all of them")
+        figures[f"{what}_us"] = round(taken / len(statuses) * 1e6, 1)
+    figures["ratio"] = round(figures["refused_us"] / figures["admitted_us"], 3)
+    return figures
+
+
+def drain(system: System) -> None:
+    """Does all jobs that wait at once, so that nobody waits for an answer any more."""
+    system.matching("pool", workers=1_000, seconds=0)
+    eventually(lambda: system.matching("stats")["queued"] == 0, 60, interval=0.05)
