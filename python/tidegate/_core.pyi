@@ -336,6 +336,7 @@ class Channel:
         """A descriptor that is readable when calls are finished."""
     def drain(self) -> None:
         """Resolves the futures of finished calls. Must be called in the loop's thread."""
+    def _silence(self) -> None: ...
     def _kick(self) -> None: ...
 
 class RedisStore(Store):

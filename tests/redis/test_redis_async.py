@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -149,6 +150,25 @@ def test_a_task_that_is_cancelled_has_no_place(
             # answered after it.
             await asyncio.wait_for(begun[loops.RELEASE].wait(), 10)
             assert (await limiter.peek_async("k")).remaining == 1
+
+    run(main())
+
+
+def test_no_call_wakes_a_loop_whose_interpreter_ends(server: RedisServer, run: Run) -> None:
+    """uvloop in a daemon thread would ask for the GIL of an interpreter that is gone."""
+
+    async def main() -> None:
+        limiter = tidegate.Limiter("1000/day", storage=server.uri(PATIENT))
+        await limiter.hit_async("k")
+        loop = asyncio.get_running_loop()
+        loops._silence_running_loops()  # as the interpreter does at its end
+        unanswered = asyncio.ensure_future(limiter.hit_async("k"))
+        for _ in range(2):  # it is sent at the end of the loop's turn
+            await asyncio.sleep(0)
+        # Its reply comes after that of the call before it, on the same connection.
+        assert limiter.hit("k").remaining == 997
+        assert select.select([loops._channels[loop].fileno()], [], [], 0)[0] == []
+        unanswered.cancel()
 
     run(main())
 

@@ -79,13 +79,11 @@ Channel::~Channel() {
 }
 
 void Channel::Push(const Call& call) {
-  bool first = false;
-  {
-    const std::lock_guard<std::mutex> lock(mu_);
-    first = calls_.empty();
-    calls_.push_back(call);
-  }
-  if (first) wake_.Signal();
+  const std::lock_guard<std::mutex> lock(mu_);
+  const bool first = calls_.empty();
+  calls_.push_back(call);
+  // With the lock, so that Silence() clears what was signalled.
+  if (first && !silent_) wake_.Signal();
 }
 
 void Channel::Drain() {
@@ -103,6 +101,12 @@ void Channel::Drain() {
     Py_DECREF(call.owner);
   }
   draining_.clear();
+}
+
+void Channel::Silence() {
+  const std::lock_guard<std::mutex> lock(mu_);
+  silent_ = true;
+  wake_.Clear();
 }
 
 bool Channel::KickSoon(PyObject* channel, PyObject* loop, Store* store, PyObject* owner) {
@@ -176,6 +180,7 @@ void RegisterChannel(py::module_& m) {
       }))
       .def("fileno", &Channel::fd)
       .def("drain", &Channel::Drain)
+      .def("_silence", &Channel::Silence)
       .def("_kick", &Channel::KickAll);
 }
 

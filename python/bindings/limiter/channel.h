@@ -45,6 +45,8 @@ class Channel {
   void Push(const Call& call);
   // Needs the GIL. Call it in the loop's thread.
   void Drain();
+  // The descriptor becomes readable no more. Call it from any thread.
+  void Silence();
   // Has Flush() of `store`, which `owner` keeps alive, called at the end of the loop's turn.
   // Returns false with a Python error set if the loop is closed.
   bool KickSoon(PyObject* channel, PyObject* loop, Store* store, PyObject* owner);
@@ -53,6 +55,7 @@ class Channel {
  private:
   Wake wake_;
   std::mutex mu_;
+  bool silent_ = false;
   std::vector<Call> calls_;
   std::vector<Call> draining_;
   std::vector<std::pair<Store*, PyObject*>> to_kick_;  // only used by the loop's thread

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import logging
 import math
@@ -71,6 +72,17 @@ def _forget_all() -> None:
 
 # In a child of fork() none of its parent's loops runs, and it must not read their channels.
 os.register_at_fork(after_in_child=_forget_all)
+
+
+@atexit.register
+def _silence_running_loops() -> None:
+    """Has no call wake a loop that runs in a daemon thread when the interpreter has ended.
+
+    uvloop would ask for the GIL then, which crashes the process.
+    """
+    for loop, channel in list(_channels.items()):
+        if loop.is_running():
+            channel._silence()
 
 
 def forget_closed() -> None:
