@@ -203,6 +203,20 @@ def test_a_key_without_a_user_is_explained(dashboard: DashboardService, query: s
     assert "Usage of this user" not in page.text
 
 
+def test_the_page_of_rules_shows_likely_mistakes(dashboard: DashboardService) -> None:
+    add_api_rule(dashboard)
+    assert "Likely mistakes" not in dashboard.browser().get("/rules").text
+    entry = {"user": "mallory", "expires_at": "2031-01-31"}
+    answer = dashboard.ask("PUT", "/ratelimit/lists/block", json=[entry], headers=ANY)
+    assert answer.status_code == 200, answer.text
+    (likely,) = dashboard.ask("GET", "/ratelimit/rules").json()["advice"]
+    assert "did you mean 'until'?" in likely["message"]
+    shown = unescape(dashboard.browser().get("/rules").text)
+    assert "Likely mistakes" in shown
+    assert "rate_limit_lists row 1" in shown
+    assert likely["message"] in shown
+
+
 def test_rules_that_name_neither_endpoint_nor_attribute_are_shown(
     dashboard: DashboardService,
 ) -> None:

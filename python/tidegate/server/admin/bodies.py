@@ -130,7 +130,7 @@ class NewRules(BaseModel):
 
 
 class RuleList(BaseModel):
-    """Rules in force, each as in a document, with an `etag` of its own."""
+    """Rules in force, each as in a document, with an `etag` of its own; and likely mistakes."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"etag": "5d41", "rules": [{**_RULE, "etag": "8f14"}]}]}
@@ -138,6 +138,7 @@ class RuleList(BaseModel):
 
     etag: str
     rules: list[dict[str, Any]]
+    advice: list[dict[str, Any]] = []
 
 
 class Entries(BaseModel):
@@ -159,11 +160,12 @@ class ChangedRules(BaseModel):
 
 
 class Validity(BaseModel):
-    """Whether a document is accepted, and if not, every problem with it."""
+    """Whether a document is accepted; if not, every problem with it, else its likely mistakes."""
 
     valid: bool
     rules: Optional[int] = None
     problems: list[dict[str, Any]] = []
+    advice: list[dict[str, Any]] = []
 
 
 class Differences(BaseModel):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Annotated, Any, Optional
 
 import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
+from tidegate.rules.advice import advise, advise_of_overrides
 from tidegate.rules.diff import differences
 from tidegate.rules.document import Document, read_text
 from tidegate.rules.problems import RulesError
@@ -141,13 +143,15 @@ def replace_document(
 
 @router.post("/document/validate", openapi_extra=_takes_document("viewer"), response_model=Validity)
 def validate_document(text: GivenText) -> Any:
-    """Lists what is wrong with a document, and where. Saves nothing."""
+    """Lists what is wrong with a document, or likely to be, and where. Saves nothing."""
     with _in_turn(text[0]):
         try:
-            rules = compiled_model(read_text(*text, "body"))
+            document = read_text(*text, "body")
+            rules = compiled_model(document)
         except RulesError as error:
-            return {"valid": False, "problems": problems_of(error)}
-    return {"valid": True, "rules": len(rules.rules)}
+            return {"valid": False, "problems": problems_of(error.problems)}
+        likely = chain(advise(document, rules), advise_of_overrides(document, rules))
+        return {"valid": True, "rules": len(rules.rules), "advice": problems_of(likely)}
 
 
 @router.post("/document/diff", openapi_extra=_takes_document("viewer"), response_model=Differences)

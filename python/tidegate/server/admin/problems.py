@@ -6,6 +6,7 @@ import http
 import json
 import logging
 import re
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -16,10 +17,10 @@ from starlette.routing import Match
 
 from tidegate._errors import ConfigurationError, StorageError
 from tidegate.rules.document import as_text
-from tidegate.rules.problems import RulesError
+from tidegate.rules.problems import Problem, RulesError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from fastapi import FastAPI
     from starlette.requests import Request
@@ -60,8 +61,8 @@ def problem_response(
     return Response(json.dumps(body), status, dict(headers or {}), MEDIA_TYPE)
 
 
-def problems_of(error: RulesError) -> list[dict[str, Any]]:
-    """Returns what is wrong with a document of rules, each problem with its place."""
+def problems_of(found: Iterable[Problem]) -> list[dict[str, Any]]:
+    """Returns what is wrong, or likely to be, in a document of rules, each with its place."""
     return [
         {
             "source": each.source,
@@ -69,7 +70,7 @@ def problems_of(error: RulesError) -> list[dict[str, Any]]:
             "where": each.where,
             "message": each.message,
         }
-        for each in error.problems[:_MOST_PROBLEMS]
+        for each in islice(found, _MOST_PROBLEMS)
     ]
 
 
@@ -133,7 +134,7 @@ def _methods_at(request: Request) -> set[str]:
 
 async def _of_rules(request: Request, error: Any) -> Response:
     detail = f"the rules are not accepted: {error.problems[0]}"
-    return problem_response(422, detail, problems=problems_of(error))
+    return problem_response(422, detail, problems=problems_of(error.problems))
 
 
 async def _of_configuration(request: Request, error: Any) -> Response:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Optional, Union
 
 from fastapi import APIRouter, Body, Query, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
+from tidegate.rules.advice import advise
 from tidegate.rules.model import Rules
+from tidegate.rules.problems import Problem
 from tidegate.rules.rule_set import RuleSet
 from tidegate.rules.sql.stored_rules import StoredRules, etag_of
 from tidegate.server.admin.bodies import ChangedRules, EndpointLimit, NewRules, RuleList
@@ -22,7 +25,7 @@ from tidegate.server.admin.context import (
     check_if_match,
     role,
 )
-from tidegate.server.admin.problems import ProblemError
+from tidegate.server.admin.problems import ProblemError, problems_of
 from tidegate.server.admin.rule_edits import remove_rule, save_rules
 
 __all__ = ["router"]
@@ -43,7 +46,7 @@ def list_rules(
     ] = None,
 ) -> Any:
     """Lists the rules in force."""
-    found, etag, tiers = _in_force(admin)
+    found, etag, tiers, advice = _in_force(admin)
     if id is not None:
         found = [rule for rule in found if rule["id"] == id]
     if endpoint is not None:
@@ -52,18 +55,19 @@ def list_rules(
     if tier is not None:
         rules = _of_tier(rules, tier, tiers)
     response.headers["ETag"] = f'"{etag}"'
-    return {"etag": etag, "rules": rules}
+    return {"etag": etag, "rules": rules, "advice": problems_of(advice)}
 
 
-def _in_force(admin: Admin) -> tuple[list[dict[str, Any]], str, set[str]]:
-    """Returns the fields of the rules, their ETag, and the tiers that exist."""
+def _in_force(admin: Admin) -> tuple[list[dict[str, Any]], str, set[str], Iterable[Problem]]:
+    """Returns the fields of the rules, their ETag, the tiers that exist, and likely mistakes."""
     foreign = admin.foreign_rules
     if foreign is not None:
         rules = [rule.model_dump(mode="json", exclude_defaults=True) for rule in foreign.rules]
-        return rules, foreign.digest, tiers_of(foreign)
+        return rules, foreign.digest, tiers_of(foreign), foreign.advice
     with admin.database.snapshot() as connection:
         stored = StoredRules(connection, admin.database.name)
-    return stored.plain["rules"], stored.etag, tiers_of(stored.model)
+    likely = advise(stored.document, stored.model)
+    return stored.plain["rules"], stored.etag, tiers_of(stored.model), likely
 
 
 @router.get("/rules/{tier}", openapi_extra=role("viewer"), response_model=RuleList)

@@ -244,7 +244,9 @@ def rules(visit: Visit) -> Response:
     """Shows the rules in force."""
     admin = visit.dashboard.admin
     found = rule_routes.list_rules(admin, Response())
-    return visit.page("rules.html", rules=found["rules"], stats=admin.limiter.rule_stats())
+    return visit.page(
+        "rules.html", rules=found["rules"], advice=found["advice"], stats=admin.limiter.rule_stats()
+    )
 
 
 ROUTES = [
