@@ -148,7 +148,6 @@ class RateLimitMiddleware:
             )
         self._limiter: Limiter | RuleLimiter | None = None
         self._request_limiter: RequestLimiter | RuleRequests | None = None
-        self._has_rules = False
         self._messages: MessageLimit | None = None
         # A store that was given open belongs to the caller.
         self._owns_store = False
@@ -177,7 +176,6 @@ class RateLimitMiddleware:
                 )
             self._limiter = chosen
             self._request_limiter = request_limiter
-            self._has_rules = isinstance(request_limiter, RuleRequests)
             return request_limiter
 
         self._opened = opened
@@ -212,23 +210,18 @@ class RateLimitMiddleware:
             if not decision.allowed:
                 await self._refuse(outcome, scope, receive, send)
                 return
-            if self._has_rules:
-                grant(scope, outcome)
-                if type(outcome) is ShadowDecision:
-                    send = outcome.sending(send)
-                send = HeaderSend(send, outcome)
-                if outcome.limits.lease_ns:
-                    await answer_asgi(self.app, scope, receive, send, outcome)
-                else:
-                    await self.app(scope, receive, send)
-                # A server keeps a scope until the connection's next request; so many more objects
-                # are work for the garbage collector.
-                scope.pop(GRANTED, None)
-                return
+            grant(scope, outcome)
+            if type(outcome) is ShadowDecision:
+                send = outcome.sending(send)
             send = HeaderSend(send, outcome)
-            if self._settles:
+            if self._settles or outcome.limits.lease_ns:
                 await answer_asgi(self.app, scope, receive, send, outcome)
-                return
+            else:
+                await self.app(scope, receive, send)
+            # A server keeps a scope until the connection's next request; so many more objects are
+            # work for the garbage collector.
+            scope.pop(GRANTED, None)
+            return
         await self.app(scope, receive, send)
 
     def _is_exempt(self, scope: Scope) -> bool:
@@ -252,10 +245,9 @@ class RateLimitMiddleware:
             if not outcome.decision.allowed:
                 await _deny(outcome, scope, receive, send)
                 return
-            if self._has_rules:
-                grant(scope, outcome)
-                if type(outcome) is ShadowDecision:
-                    send = outcome.sending(send)
+            grant(scope, outcome)
+            if type(outcome) is ShadowDecision:
+                send = outcome.sending(send)
             send = HeaderSend(send, outcome)
             if self._messages is not None:
                 key = outcome.charges[0].key

@@ -93,8 +93,8 @@ class RateLimitMiddleware:
     LIMIT and RULES, the middleware only adds the fields of limits on views to the responses that
     Django makes of exceptions.
 
-    Limits of decorated views add to RULES: if a view's limit refuses a request, rules do not charge
-    it.
+    Limits of decorated views add to LIMIT and RULES: if a view's limit refuses a request, these do
+    not charge it.
 
     Each client has one count for the project, whatever the path. The middleware should stand as
     early as possible, but below AuthenticationMiddleware if KEY needs the user. It supports WSGI
@@ -203,7 +203,7 @@ class RateLimitMiddleware:
         outcome = await checked if isinstance(checked, CoroutineType) else checked
         if outcome is not None:
             request.META["tidegate.decision"] = outcome.decision
-            if isinstance(limiter, RuleRequests) and outcome.decision.allowed:
+            if outcome.decision.allowed:
                 request.META[GRANTED] = (outcome,)
         return outcome
 
@@ -214,7 +214,8 @@ class RateLimitMiddleware:
         outcome: RequestDecision,
         execution: Execution,
     ) -> RequestDecision:
-        if _is_given_back(request, outcome):
+        # A view's limit that refused the request has given it back.
+        if not request.META.pop(GRANTED, ()):
             return await outcome.standing(execution)
         cost_after = self._settings.cost_after
         if cost_after is None:
@@ -312,11 +313,6 @@ def _unless_disabled(exempt_when: Any) -> Any:
         return not _is_enabled() or (exempt_when is not None and exempt_when(request))
 
     return exempt
-
-
-def _is_given_back(request: HttpRequest, outcome: RequestDecision) -> bool:
-    """Returns whether a view's limit refused a request that the rules had let pass."""
-    return isinstance(outcome.limiter, RuleRequests) and not request.META.pop(GRANTED, ())
 
 
 def _is_answer(answer: Any) -> bool:

@@ -110,8 +110,7 @@ class RateLimitMiddleware:
         environ["tidegate.decision"] = outcome.decision
         if not outcome.decision.allowed:
             return self._refuse(outcome, environ, start_response)
-        if isinstance(outcome.limiter, RuleRequests):
-            grant(environ, outcome)
+        grant(environ, outcome)
         adding = with_fields(start_response, (outcome,))
         if self._settles or outcome.limits.lease_ns:
             return answer_wsgi(self.app, environ, adding, outcome)

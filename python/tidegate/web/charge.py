@@ -26,7 +26,7 @@ class Charge:
     `admitted` is the decision that let the request pass, with this charge's limits first.
     """
 
-    __slots__ = ("_since", "admitted", "cost", "hooks", "key", "limits")
+    __slots__ = ("_since", "admitted", "cost", "hooks", "is_undone", "key", "limits")
 
     def __init__(
         self,
@@ -41,6 +41,7 @@ class Charge:
         self.key = key
         self.cost = cost
         self.admitted = admitted
+        self.is_undone = False
         self._since: tuple[_Charged, ...] = ()
 
     def notify_refusal(self, request: Any, decision: Decision) -> None:
@@ -57,8 +58,11 @@ class Charge:
         """Does nothing, as hold()."""
 
     async def undo(self, execution: Execution) -> None:
-        """Gives the whole charge back, before the request has had any effect."""
+        """Gives the whole charge back, once, before the request has had any effect."""
         assert self.key is not None
+        if self.is_undone:
+            return
+        self.is_undone = True
         await execution.refund(self.limits.limiter, self.key, self.cost, self.admitted)
 
     async def remember(self, decided_ns: int, execution: Execution, *, is_alone: bool) -> None:
@@ -101,7 +105,7 @@ class Charge:
         Returns the state of the limits afterwards; None if nothing was corrected.
         """
         hooks = self.hooks
-        if hooks.cost_after is None:
+        if hooks.cost_after is None or self.is_undone:
             return None
         try:
             cost = await execution.resolve(hooks.cost_after(request, response))

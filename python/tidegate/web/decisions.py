@@ -13,13 +13,13 @@ __all__ = ["DECISIONS", "GRANTED", "binding", "grant"]
 # The key under which a scope of Starlette, a WSGI environ and META of Django hold the decisions
 # whose headers are still to be sent, oldest first.
 DECISIONS = "tidegate.decisions"
-# The key under which a scope, a WSGI environ and META of Django hold the decisions by rules that
-# let a request pass. A route's limit that refuses the request gives their charges back.
+# The key under which a scope, a WSGI environ and META of Django hold the decisions that let a
+# request pass before its route. A route's limit that refuses the request gives their charges back.
 GRANTED = "tidegate.granted"
 
 
 def grant(state: MutableMapping[str, Any], decision: RequestDecision) -> None:
-    """Leaves a decision by rules in the scope or environ of a request that it let pass."""
+    """Leaves a decision in the scope or environ of a request that it let pass."""
     before = state.get(GRANTED)
     state[GRANTED] = (decision,) if before is None else (*before, decision)
 

@@ -373,7 +373,15 @@ class _RulePlan:
 class _RuleCharge:
     """The charge of a request by rules."""
 
-    __slots__ = ("_attributes", "_decision", "_lease", "_lease_ns", "_limiter", "key")
+    __slots__ = (
+        "_attributes",
+        "_decision",
+        "_lease",
+        "_lease_ns",
+        "_limiter",
+        "is_undone",
+        "key",
+    )
 
     def __init__(
         self, limiter: RuleLimiter, attributes: Attributes, decision: Decision, lease_ns: int
@@ -383,6 +391,7 @@ class _RuleCharge:
         self._decision = decision
         self._lease: RuleLease | None = None
         self._lease_ns = lease_ns
+        self.is_undone = False
         self.key = None
 
     def hold(self) -> None:
@@ -402,7 +411,10 @@ class _RuleCharge:
             await execution.release_rules(self._limiter, self._attributes, decision)
 
     async def undo(self, execution: Execution) -> None:
-        """Gives the charge back, before the request has had any effect."""
+        """Gives the charge back, once, before the request has had any effect."""
+        if self.is_undone:
+            return
+        self.is_undone = True
         if self._lease is not None and self._lease.decision is not self._decision:
             await self.leave(execution)  # the refund does not find a place whose lease was extended
         if self._lease is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Protocol
 import flask
 
 from tidegate.web.combined import combined
-from tidegate.web.decisions import DECISIONS, binding, grant
+from tidegate.web.decisions import DECISIONS, GRANTED, binding, grant
 from tidegate.web.execution import BLOCKING
 from tidegate.web.frameworks.calls import flask_refusal
 from tidegate.web.frameworks.flask_cli import blueprints_of
@@ -166,7 +166,7 @@ class LimitedApp:
                 outcome = None if checks is None else checks.check(request, BLOCKING)
             except Exception:
                 # A limit function failed: the request does not reach its view.
-                for earlier in passed:
+                for earlier in (*environ.pop(GRANTED, ()), *passed):
                     BLOCKING.run(earlier.undo(BLOCKING))
                 raise
             if outcome is None:
@@ -183,8 +183,7 @@ class LimitedApp:
             environ.setdefault(DECISIONS, []).extend(passed)
         for earlier in passed:
             earlier.hold()
-            if isinstance(earlier.limiter, RuleRequests):
-                grant(environ, earlier)
+            grant(environ, earlier)
         return None
 
     def _refused(
@@ -193,10 +192,9 @@ class LimitedApp:
         """Returns the answer to a refused request, and undoes `passed`, which charged it before."""
         request.environ[DECISION] = refusal.decision
         outcomes = request.environ.setdefault(DECISIONS, [])
-        by_rules = []
-        for earlier in [*outcomes, *passed]:
-            if isinstance(earlier.limiter, RuleRequests):
-                by_rules.append(earlier)
+        by_rules = [each for each in (*outcomes, *passed) if isinstance(each.limiter, RuleRequests)]
+        # Those that were granted include those of middleware around the application.
+        for earlier in (*request.environ.pop(GRANTED, ()), *outcomes, *passed):
             BLOCKING.run(earlier.undo(BLOCKING))
         outcomes[:] = [*(BLOCKING.run(each.standing(BLOCKING)) for each in by_rules), refusal]
         answer = BLOCKING.run(
