@@ -76,10 +76,14 @@ class Proxy:
                     thread.start()
 
     def _carry(self, source: socket.socket, sink: socket.socket, replies: bool) -> None:
+        lost = False
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 if self.mode == "hole":
+                    lost = True
                     continue
+                if lost:  # no connection goes on without a part of its bytes
+                    break
                 if not replies:
                     self.requests += 1
                     if self.mode == "swallow-scripts" and b"\r\nEVAL" in data:

@@ -75,10 +75,14 @@ class FaultProxy(Proxy):
                 thread.start()
 
     def _carry(self, source: socket.socket, sink: socket.socket, replies: bool) -> None:
+        lost = False
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 if self.mode == "hole":
+                    lost = True
                     continue
+                if lost:  # no connection goes on without a part of its bytes
+                    break
                 if replies:
                     self._reply(sink, data)
                 else:
