@@ -40,3 +40,24 @@ def test_a_rule_that_is_not_accepted_is_not_skipped(database: RuleDatabase) -> N
     database.add_rule("api", "soon")
     with pytest.raises(RulesError):
         SqlRules(database.url)
+
+
+def test_a_text_in_a_column_of_texts_is_one_of_them(database: RuleDatabase) -> None:
+    database.add_rule("api", "10/minute", endpoint_pattern="/y", endpoints='"/x"', methods='"PUT"')
+    database.add("operation_costs", method="PUT", methods='"GET"', cost=2)
+    with SqlRules(database.url) as source:
+        (rule,) = source.current.rules
+        assert (rule.endpoints, rule.methods) == (["/y", "/x"], ["PUT"])
+        assert source.current.model.costs[0].methods == ["PUT", "GET"]
+
+
+def test_tables_of_a_later_version_are_said_at_the_start(
+    database: RuleDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.add_rule("api", "10/minute")
+    SqlRules(database.url).close()
+    assert "have the version" not in caplog.text
+    database.run("UPDATE tidegate_version SET version_num = '9999'")
+    with SqlRules(database.url) as source:
+        assert source.current.in_force == 1
+    assert "its tables have the version 9999, which this version of tidegate" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 
 from tidegate import _core
@@ -45,6 +46,11 @@ if TYPE_CHECKING:
 
 
 __all__ = ["ConsideredRule", "Explanation", "RuleLimiter", "RuleStats", "compiled"]
+
+log = logging.getLogger("tidegate")
+
+# The most tiers that no rule knows and that are looked at for slips.
+_MOST_NOTED = 1000
 
 
 class RuleLimiter(_core.RuleLimiter, BaseLimiter):
@@ -93,6 +99,7 @@ class RuleLimiter(_core.RuleLimiter, BaseLimiter):
         self._rules: RuleSet = now
         self._watchers: list[weakref.WeakMethod[Callable[[RuleSet], None]]] = []
         self._tiers = tiers
+        self._noted_tiers: set[str] = set()
         self._violations = violations
         self._write_offs = WriteOffs()
         super().__init__(core, self._storage, clock, scope, now.hidden)
@@ -297,7 +304,24 @@ class RuleLimiter(_core.RuleLimiter, BaseLimiter):
         """Returns the attributes, with the tier that `tiers` finds if the request has none."""
         if self._tiers is None or attributes.get("tier") is not None:
             return dict(attributes)
-        return {**attributes, "tier": self._tiers.of(attributes)}
+        return {**attributes, "tier": self._tier_of(self._tiers, attributes)}
+
+    def _tier_of(self, tiers: TierLookup, attributes: Mapping[str, Attribute]) -> str | None:
+        """Returns the tier that `tiers` finds. One that is a slip of a known one is logged."""
+        tier = tiers.of(attributes)
+        if tier is None or tier in self._rules.named_tiers or tier in self._noted_tiers:
+            return tier
+        if len(self._noted_tiers) < _MOST_NOTED:
+            from tidegate.rules.advice.near import meant_by
+
+            self._noted_tiers.add(tier)
+            meant = meant_by(tier, self._rules.named_tiers)
+            if meant is not None:
+                log.warning(
+                    "the tier %.80r that `tiers` found is none of the rules'; did you mean %r? Its "
+                    "requests have the default tier", tier, meant,
+                )  # fmt: skip
+        return tier
 
     def _record(self, decision: Decision, attributes: Mapping[str, Attribute]) -> None:
         if not decision.allowed and self._violations is not None:
@@ -307,7 +331,7 @@ class RuleLimiter(_core.RuleLimiter, BaseLimiter):
 
     def _check_in_python(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
         if self._tiers is not None and attributes.get("tier") is None:
-            attributes["tier"] = self._tiers.of(attributes)
+            attributes["tier"] = self._tier_of(self._tiers, attributes)
         decision = self._check(cost=cost, **attributes)
         if self._violations is not None and not decision.allowed:
             self._violations.record(decision, attributes)

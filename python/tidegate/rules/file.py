@@ -60,11 +60,14 @@ class FileWatch:
         """Makes the next look() find a new version, since this one was not read after all."""
         self._read = None
 
-    def wait(self, stop: threading.Event) -> None:
-        """Returns once there is a new version that has stayed the same for two intervals."""
+    def wait(self, stop: threading.Event, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Returns once there is a new version that has stayed the same for two intervals.
+
+        Returns too when nobody wants it any longer.
+        """
         before: Any = None
         times = 0
-        while not stop.wait(self._interval):
+        while not stop.wait(self._interval) and is_wanted():
             now = self._stamp()
             times = times + 1 if now == before else 0
             if now != self._read and times == _TIMES_STILL:
@@ -127,7 +130,7 @@ class RuleFile(RuleSource):
         self._watch.look_again()
 
     def _wait(self, stop: threading.Event) -> None:
-        self._watch.wait(stop)
+        self._watch.wait(stop, self._has_users)
 
     def __repr__(self) -> str:
         return f"RuleFile({str(self._path)!r})"

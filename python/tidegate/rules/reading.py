@@ -27,7 +27,15 @@ if TYPE_CHECKING:
 
     Read = Callable[[], Document]
 
-__all__ = ["CannotReadApart", "ClosedMeanwhile", "Version", "main", "read_apart", "read_here"]
+__all__ = [
+    "CannotReadApart",
+    "ClosedMeanwhile",
+    "ReaderWasKilled",
+    "Version",
+    "main",
+    "read_apart",
+    "read_here",
+]
 
 # `-I`: what instruments the service by its environment is not for this process. The service's path
 # is set before anything is imported by it.
@@ -54,6 +62,10 @@ class CannotReadApart(Exception):
     """There was no process, or it failed otherwise than at the rules."""
 
 
+class ReaderWasKilled(CannotReadApart):
+    """There was a process, and a signal ended it, as one may where memory is short."""
+
+
 class ClosedMeanwhile(Exception):
     """The source was closed while the process was reading."""
 
@@ -69,13 +81,13 @@ def read_here(read: Read, *, keeps_text: bool) -> Version:
 def read_apart(read: Read, *, keeps_text: bool, stop: threading.Event) -> Version:
     """Like read_here(), in a process of its own, to which `read` is pickled.
 
-    Raises CannotReadApart and, once `stop` is set, ClosedMeanwhile.
+    Raises CannotReadApart, such as ReaderWasKilled; and, once `stop` is set, ClosedMeanwhile.
     """
     try:
         asked = pickle.dumps(_core.__version__) + pickle.dumps((read, keeps_text))
         answer = _answer(asked, stop)
         found = pickle.loads(answer)
-    except ClosedMeanwhile:
+    except (ClosedMeanwhile, ReaderWasKilled):
         raise
     except Exception as error:
         raise CannotReadApart(str(error)) from error
@@ -128,6 +140,8 @@ def _answer(asked: bytes, stop: threading.Event) -> bytes:
             process.kill()
             raise
     if not answer:
+        if process.returncode < 0:
+            raise ReaderWasKilled(f"signal {-process.returncode} ended it")
         lines = errors.decode(errors="replace").strip().splitlines()
         raise RuntimeError(lines[-1] if lines else "there was no answer")
     return answer

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tidegate import _core
 from tidegate._errors import ArgumentTypeError
-from tidegate.rules.advice import advise, advise_of_overrides, say
+from tidegate.rules.advice import advise, advise_of_overrides, named_tiers, say
 from tidegate.rules.compile import compile_rules, validate
 from tidegate.rules.document import Document, read_file, read_text
 from tidegate.rules.pauses import pause_at_times
@@ -174,6 +174,8 @@ class RuleSet:
         """The file that it was read from, or ``<dict>`` or ``<text>``."""
         self.tiers: tuple[str, ...] = tuple(model.tiers)
         self.default_tier: str | None = model.default_tier
+        self.named_tiers: frozenset[str] = frozenset(named_tiers(model))
+        """The tiers that there are: those of `tiers`, else those that are named anywhere."""
         self.hidden: frozenset[str] = frozenset(
             rule.id
             for rule in (*model.rules, *((model.default,) if model.default else ()))
@@ -188,6 +190,18 @@ class RuleSet:
         """How many overrides it has. Their keys are not kept."""
         self.digest: str = _digest_of(model, self._override_digest)
         """Equal for rule sets with the same content. It names the version in logs and metrics."""
+
+    def __copy__(self) -> RuleSet:
+        return self
+
+    def __deepcopy__(self, memo: object) -> RuleSet:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a RuleSet cannot be pickled, since it is compiled for its process; expected "
+            "RuleSet.load(path), or RuleSet(...) of the same document, in the process that needs it"
+        )
 
     @staticmethod
     def json_schema() -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import logging
 import os
 import threading
@@ -15,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, NamedTuple, Protocol, 
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.rules.advice import say
-from tidegate.rules.document import Document
+from tidegate.rules.document import Document, read_text
 from tidegate.rules.problems import RulesError
 from tidegate.rules.reading import (
     CannotReadApart,
     ClosedMeanwhile,
+    ReaderWasKilled,
     Version,
     read_apart,
     read_here,
@@ -250,9 +250,13 @@ class Source(Generic[Held]):
                 return
             self.refresh()
 
+    def _has_users(self) -> bool:
+        """Whether a limiter or a subscriber follows it."""
+        return bool(self._callbacks or len(self._limiters))
+
     def _is_wanted(self) -> bool:
         with self._notifying:
-            if self._callbacks or len(self._limiters):
+            if self._has_users():
                 return True
             self._thread = None
             return False
@@ -366,18 +370,26 @@ class RuleSource(Source[RuleSet]):
         try:
             if reading.takes_long and self._reads_apart and not self._stop.is_set():
                 try:
-                    return read_apart(reading.read, keeps_text=keeps_text, stop=self._stop)
+                    return self._apart(reading, keeps_text)
                 except CannotReadApart as error:
-                    self._reads_apart = False
+                    # One that was killed, perhaps for its memory, says nothing of the next.
+                    self._reads_apart = isinstance(error, ReaderWasKilled)
                     log.warning(
-                        "%s: its rules are read within this process from now on, where requests "
-                        "may wait for it: there is no process for it: %s",
-                        self, error,
+                        "%s: its rules are read within this process%s, where requests may wait "
+                        "for it: there is no process for it: %s",
+                        self, "" if self._reads_apart else " from now on", error,
                     )  # fmt: skip
             return read_here(reading.read, keeps_text=keeps_text)
         except BaseException:
             self._look_again()
             raise
+
+    def _apart(self, reading: Reading, keeps_text: bool) -> Version:
+        """Reads in another process; if that is killed, once more in its successor."""
+        try:
+            return read_apart(reading.read, keeps_text=keeps_text, stop=self._stop)
+        except ReaderWasKilled:
+            return read_apart(reading.read, keeps_text=keeps_text, stop=self._stop)
 
     def _first(self) -> RuleSet:
         try:
@@ -386,24 +398,38 @@ class RuleSource(Source[RuleSet]):
             # Nobody decides by them yet.
             rules = self._rules_of(reading._replace(takes_long=False))
             if not (rules.in_force or self._allows_empty):
-                if self._cache is not None and self._cache.exists():
-                    self._check_that_rules_stay(RuleSet._from(_kept_in(self._cache)), rules)
+                kept = self._kept()
+                if kept is not None:
+                    self._check_that_rules_stay(kept, rules)
                 log.warning(
                     "%s begins without a rule in force, so that no request is limited; expected "
                     "at least one rule, or allow_empty=True", self,
                 )  # fmt: skip
         except Exception as error:
             reason = error.reason if isinstance(error, RefusedError) else error
-            if self._cache is None or not self._cache.exists():
+            kept = self._kept()
+            if kept is None:
                 raise reason from None
             if isinstance(reason, (RulesError, LosesAllRulesError)):
                 self._refuse(reason)
             else:
                 self._not_reached(reason)
             log.warning("%s begins with the rules kept in %s", self, self._cache)
-            return RuleSet._from(_kept_in(self._cache))
+            return kept
         self._took_effect()
         return rules
+
+    def _kept(self) -> RuleSet | None:
+        """The rules in the cache; None without one. One that is damaged is logged, and is none."""
+        cache = self._cache
+        if cache is None or not cache.exists():
+            return None
+        try:
+            text = cache.read_text(encoding="utf-8")
+            return RuleSet._from(read_text(text, "json", str(cache)))
+        except (OSError, ValueError, RulesError) as error:
+            log.warning("%s: the rules kept in %s cannot be used: %s", self, cache, error)
+            return None
 
     def _took_effect(self) -> None:
         """Keeps the version in the cache."""
@@ -424,10 +450,6 @@ class RuleSource(Source[RuleSet]):
 _PATIENCE = 1.0
 _sources: weakref.WeakSet[Source[Any]] = weakref.WeakSet()
 _forking: list[Source[Any]] = []
-
-
-def _kept_in(cache: Path) -> Document:
-    return Document(json.loads(cache.read_text()), str(cache), lambda where: None)
 
 
 def _copied(event: threading.Event) -> threading.Event:

@@ -50,7 +50,8 @@ class Tiers:
                 f"the lookup of tiers is {lookup!r} of type {type(lookup).__name__}; expected a "
                 "mapping or a function"
             )
-        if inspect.iscoroutinefunction(lookup):
+        call = getattr(lookup, "__call__", None)  # noqa: B004, which is what an object is called by
+        if inspect.iscoroutinefunction(lookup) or inspect.iscoroutinefunction(call):
             raise ArgumentTypeError(
                 f"the lookup of tiers is {lookup!r:.80}, which is async; expected a mapping or a "
                 "function that is not"

@@ -85,7 +85,7 @@ class DescriptorFiles(Source[Descriptors]):
         return descriptors
 
     def _wait(self, stop: threading.Event) -> None:
-        self._watch.wait(stop)
+        self._watch.wait(stop, self._has_users)
 
     def __repr__(self) -> str:
         return f"DescriptorFiles({str(self._path)!r})"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import sys
 import threading
 import time
@@ -24,6 +26,7 @@ from tidegate.rules.reading import (
     read_apart,
     read_here,
 )
+from tidegate.rules.source import Reading
 
 # Every field of a document, and enough rules to take long.
 DOCUMENT: dict[str, Any] = {
@@ -207,3 +210,32 @@ def test_closing_ends_a_process_that_reads() -> None:
 
 def test_what_a_process_prints_is_no_answer() -> None:
     assert isinstance(apart(partial(print, "noise")).refusal, AttributeError), "None is no document"
+
+
+class Killed:
+    """Kills the process that reads for the first `times`, as a system short of memory does."""
+
+    def __init__(self, path: Path, marks: Path, times: int) -> None:
+        self.path, self.marks, self.times, self.parent = path, marks, times, os.getpid()
+
+    def __call__(self) -> Any:
+        tried = len(list(self.marks.iterdir()))
+        if tried < self.times and os.getpid() != self.parent:
+            (self.marks / str(tried)).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return read_file(self.path)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_process_that_was_killed_has_a_successor(
+    times: int, path: Path, tmp_path: Path, caplog: Any
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with RuleFile(path) as source:
+        reading = Reading(Killed(path, marks, times), takes_long=True)
+        assert source._version(reading).refusal is None
+        assert len(list(marks.iterdir())) == times
+        assert source._reads_apart, "later versions are read by a process again"
+    was_said = "its rules are read within this process, where requests may wait" in caplog.text
+    assert was_said == (times == 2)

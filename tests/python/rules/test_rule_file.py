@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import os
@@ -255,3 +256,33 @@ def test_last_error_stays_when_a_missing_file_returns_unchanged(path: Path, tmp_
         (tmp_path / "away").rename(path)
         source.refresh()
         assert (str(source.last_error), source.refused) == (str(refusal), 1)
+
+
+def test_a_file_that_no_limiter_follows_any_longer_keeps_no_thread(path: Path) -> None:
+    source = RuleFile(path, interval=0.005)
+    limiter = tg.Limiter(rules=source)
+    thread = source._thread
+    assert thread is not None
+    assert thread.is_alive()
+    del limiter
+    gc.collect()
+    eventually(lambda: not thread.is_alive())
+    again = tg.Limiter(rules=source)
+    write(path, 7)
+    eventually(lambda: limit_of(again) == 7)
+    source.close()
+
+
+@pytest.mark.parametrize("kept", [b'{"rules": [', b"\xff\xfe", b"[1]", b'{"rules": [{"id": "a"}]}'])
+def test_a_damaged_cache_is_named_beside_what_failed(
+    kept: bytes, path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "kept.json"
+    cache.write_bytes(kept)
+    with RuleFile(path, cache=cache) as source:
+        assert source.current.in_force == 1, "it is not needed"
+    cache.write_bytes(kept)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"rules\.yaml"):
+        RuleFile(path, cache=cache)
+    assert f"the rules kept in {cache} cannot be used: " in caplog.text

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import pickle
+from functools import partial
 from typing import Any
 
 import pytest
@@ -487,3 +489,42 @@ def test_a_rule_in_shadow_with_several_limits_counts_a_request_once() -> None:
 def test_an_attribute_name_that_is_not_unicode_is_refused() -> None:
     with pytest.raises(tg.ConfigurationError, match=r"an attribute is named '\\ud800'"):
         limiter_of(API).check(**{"\ud800": "x"})
+
+
+def test_a_tier_that_is_a_slip_is_said_once(caplog: Any) -> None:
+    rules = RuleSet(
+        {"rules": [{"id": "a", "by": "user", "limits": {"premium": "9/hour", "*": "1/hour"}}]}
+    )
+    found = {"1": "Premium", "2": "premium ", "3": "premuim", "4": "basic", "5": "premium"}
+    limiter = tg.Limiter(rules=rules, tiers=Tiers(found))
+    for _ in range(2):
+        limits = [limiter.check(user=user).limit for user in found]
+    assert limits == [1, 1, 1, 1, 9]
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.partition("that")[0] for text in said] == [
+        "the tier 'Premium' ",
+        "the tier 'premium ' ",
+        "the tier 'premuim' ",
+    ]
+    assert all("did you mean 'premium'?" in text for text in said)
+
+
+def test_tiers_refuse_what_would_have_to_be_awaited() -> None:
+    class Lookup:
+        async def __call__(self, user: str) -> str:
+            return user
+
+    async def lookup(user: str) -> str:
+        return user
+
+    for each in (Lookup(), lookup, partial(lookup), Lookup().__call__):
+        with pytest.raises(tg.ConfigurationError, match="which is async; expected a mapping"):
+            Tiers(each)  # type: ignore[arg-type]
+
+
+def test_a_rule_set_says_what_to_do_in_the_place_of_pickling_it() -> None:
+    rules = RuleSet({"rules": [{"id": "a", "by": "user", "limit": "1/hour"}]})
+    with pytest.raises(TypeError, match=r"a RuleSet cannot be pickled.*expected RuleSet\.load"):
+        pickle.dumps(rules)
+    assert copy.copy(rules) is rules
+    assert copy.deepcopy({"rules": rules})["rules"] is rules

@@ -21,6 +21,7 @@ from tidegate.rules.advice import (
     tiers,
     values,
 )
+from tidegate.rules.advice.tiers import named_tiers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tidegate.rules.model import Rules
     from tidegate.rules.problems import Problem
 
-__all__ = ["advise", "advise_of_overrides", "say"]
+__all__ = ["advise", "advise_of_overrides", "named_tiers", "say"]
 
 log = logging.getLogger("tidegate")
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.rules.advice.patterns import covers
 from tidegate.rules.advice.places import Finding, rules_in_force
+from tidegate.rules.advice.tiers import named_tiers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,7 @@ def _by_tiers(
     rules: Rules, groups: dict[Any, list[Rule]], places: dict[str, Any]
 ) -> Iterator[Finding]:
     """A rule for every tier, beside rules of the same conditions for each tier that there is."""
-    all_tiers = set(rules.tiers) or _named_tiers(rules)
+    all_tiers = named_tiers(rules)
     for of_dimension in groups.values():
         alike: dict[Any, list[Rule]] = {}
         for rule in of_dimension if len(of_dimension) > 1 else ():
@@ -74,14 +75,6 @@ def _by_tiers(
                         f"the rule {rule.id!r} never applies, since rules for each tier do in its "
                         f"place: {named}; {_HINT.format(rule.id)}",
                     )
-
-
-def _named_tiers(rules: Rules) -> set[str]:
-    conditions: list[Any] = [*rules.rules, *rules.costs, *rules.allow, *rules.block]
-    found = {tier for each in conditions for tier in each.tiers}
-    for rule in (*rules.rules, *([rules.default] if rules.default else [])):
-        found.update(rule.limits if isinstance(rule.limits, dict) else ())
-    return found - {"*"} | ({rules.default_tier} if rules.default_tier else set())
 
 
 def _tiers_of(rule: Any) -> set[str]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tidegate.rules.advice.places import Where
     from tidegate.rules.model import Rules
 
-__all__ = ["find"]
+__all__ = ["find", "named_tiers"]
 
 _EVERY = frozenset(
     ("all", "any", "default", "else", "every", "everyone", "other", "others", "rest")
@@ -47,6 +47,14 @@ def find(rules: Rules) -> Iterator[Finding]:
             yield Finding(
                 where, f"nobody is known to have the tier {tier!r}; did you mean {meant!r}?"
             )
+
+
+def named_tiers(rules: Rules) -> set[str]:
+    """The tiers that there are: those of `tiers`, else those that are named anywhere."""
+    if rules.tiers:
+        return set(rules.tiers)
+    named = {tier for _, tier, _ in _places(rules)} - {"*"}
+    return named | ({rules.default_tier} if rules.default_tier else set())
 
 
 def _declared(rules: Rules) -> Iterator[Finding]:

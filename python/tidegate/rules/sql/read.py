@@ -250,7 +250,7 @@ class _Builder:
             fields = {"cost": row.cost, "priority": row.priority, **_conditions(row)}
             fields["endpoints"] = _endpoints(row.endpoint, row.endpoints)
             if row.method is not None:
-                fields["methods"] = [row.method, *(row.methods or [])]
+                fields["methods"] = [row.method, *_several(row.methods)]
             self.add("costs", f"operation_costs row {row.id}", fields)
 
     def lists(self, rows: Iterable[Row[Any]]) -> None:
@@ -286,7 +286,14 @@ def rule_id_of(row: Any) -> str:
 def _endpoints(one: str | None, more: Any) -> Any:
     if one is None:
         return more
-    return [one, *more] if isinstance(more, list) else [one]
+    return [one, *_several(more)]
+
+
+def _several(more: Any) -> list[Any]:
+    """What a column of texts holds: a list, one text in place of it, or nothing."""
+    if more is None:
+        return []
+    return more if isinstance(more, list) else [more]
 
 
 def _conditions(row: Row[Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from tidegate.rules.source import Reading, RuleSource
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.read import Marks, marks_of, read_current, row_count
 from tidegate.rules.sql.schema import NOTIFICATIONS
+from tidegate.rules.sql.upgrade import unknown_version
 
 if TYPE_CHECKING:
     from tidegate.rules.document import Document
@@ -97,6 +98,19 @@ class SqlRules(RuleSource):
         self._file_version: object = None
         self._seconds = 0.0  # how long the last read took
         super().__init__(interval=interval, cache=cache, allow_empty=allow_empty)
+        self._note_version()
+
+    def _note_version(self) -> None:
+        """Warns of tables that another version of the package has made."""
+        with contextlib.suppress(Exception):  # that the database fails is said elsewhere
+            with self._database.use() as connection:
+                version = unknown_version(connection)
+            if version is not None:
+                log.warning(
+                    "%s: its tables have the version %s, which this version of tidegate does not "
+                    "know, so columns there may be left out; expected a newer tidegate",
+                    self, version,
+                )  # fmt: skip
 
     def adopt(self, rules: RuleSet, marks: Marks | None) -> bool:
         """Puts rules into force that this process has written, without reading them again.

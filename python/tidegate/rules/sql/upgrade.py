@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
     from tidegate.rules.sql.connection import DatabaseLike
 
-__all__ = ["VERSION_TABLE", "missing_tables", "upgrade"]
+__all__ = ["VERSION_TABLE", "missing_tables", "unknown_version", "upgrade"]
 
 # The number of a lock that one process holds while it migrates, because several workers may start
 # at once. The number is arbitrary.
 _LOCK = 0x7469646567617465
 # A service may have its own migrations in the same database.
 VERSION_TABLE = "tidegate_version"
+_MIGRATIONS = Path(__file__).with_name("migrations")
 
 
 def upgrade(database: DatabaseLike, revision: str = "head") -> None:
@@ -77,6 +78,15 @@ def missing_tables(database: DatabaseLike) -> str | None:
     return "makes its tables" if known is None else f"migrates its tables from version {known}"
 
 
+def unknown_version(connection: sa.Connection) -> str | None:
+    """The version of the tables, if it is not one that this package can make; else None."""
+    if not sa.inspect(connection).has_table(VERSION_TABLE):
+        return None  # they were made by other means
+    version = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    made = {path.name[1:5] for path in (_MIGRATIONS / "versions").glob("v*.py")}
+    return None if version is None or version in made else str(version)
+
+
 def _config() -> Config:
     try:
         from alembic.config import Config
@@ -85,7 +95,6 @@ def _config() -> Config:
             "to make tables takes the package alembic; expected `pip install 'tidegate[sql]'`"
         ) from None
     config = Config()
-    folder = str(Path(__file__).with_name("migrations"))
-    config.set_main_option("script_location", folder.replace("%", "%%"))
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
