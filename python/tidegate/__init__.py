@@ -67,42 +67,45 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # Few programs need these, and they take longer to import than everything else.
-    if name == "rate_limit":
-        from tidegate.web.frameworks.decorator import rate_limit
+# Type checkers are to find names that do not exist, and so must not know of this function.
+if not TYPE_CHECKING:
 
-        return rate_limit
-    if name == "configure":
-        from tidegate.web.configuration import configure
+    def __getattr__(name: str) -> Any:
+        # Few programs need these, and they take longer to import than everything else.
+        if name == "rate_limit":
+            from tidegate.web.frameworks.decorator import rate_limit
 
-        return configure
-    if name == "Plan":
-        from tidegate.limiter.plan import Plan
+            return rate_limit
+        if name == "configure":
+            from tidegate.web.configuration import configure
 
-        return Plan
-    if name == "RuleLimiter":
-        from tidegate.limiter.rule_limiter import RuleLimiter
+            return configure
+        if name == "Plan":
+            from tidegate.limiter.plan import Plan
 
-        return RuleLimiter
-    if name == "RuleSet":
-        from tidegate.rules import RuleSet
+            return Plan
+        if name == "RuleLimiter":
+            from tidegate.limiter.rule_limiter import RuleLimiter
 
-        return RuleSet
-    if name == "Stats":
-        from tidegate.limiter.stats import Stats
+            return RuleLimiter
+        if name == "RuleSet":
+            from tidegate.rules import RuleSet
 
-        return Stats
-    message = f"module {__name__!r} has no attribute {name!r}"
-    if not name.startswith("_"):
-        import difflib  # only an error message needs it
+            return RuleSet
+        if name == "Stats":
+            from tidegate.limiter.stats import Stats
 
-        near = difflib.get_close_matches(name.lower(), [each.lower() for each in __all__])
-        names = [each for each in __all__ if each.lower() in near]
-        if names:
-            message += f"; expected perhaps {' or '.join(sorted(names))}"
-    raise AttributeError(message)
+            return Stats
+        message = f"module {__name__!r} has no attribute {name!r}"
+        if not name.startswith("_"):
+            import difflib  # only an error message needs it
+
+            near = difflib.get_close_matches(name.lower(), [each.lower() for each in __all__])
+            names = [each for each in __all__ if each.lower() in near]
+            if names:
+                message += f"; expected perhaps {' or '.join(sorted(names))}"
+        raise AttributeError(message)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__} - {"TYPE_CHECKING", "annotations"})

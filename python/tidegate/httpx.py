@@ -14,7 +14,7 @@ import anyio
 import httpx
 
 from tidegate._errors import ArgumentTypeError
-from tidegate.outbound.pacing import Pacing
+from tidegate.outbound.pacing import Pacing, shows_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -41,6 +41,7 @@ class RateLimitTransport(httpx.BaseTransport):
     options. Raises ConfigurationError at construction for invalid arguments.
     """
 
+    @shows_options
     def __init__(
         self, transport: httpx.BaseTransport | None = None, **options: Unpack[PacingOptions]
     ) -> None:
@@ -72,6 +73,7 @@ class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
     A `limiter` needs asyncio.
     """
 
+    @shows_options
     def __init__(
         self, transport: httpx.AsyncBaseTransport | None = None, **options: Unpack[PacingOptions]
     ) -> None:

@@ -15,7 +15,7 @@ from requests.exceptions import UnrewindableBodyError
 from requests.utils import rewind_body
 
 from tidegate._errors import ArgumentTypeError
-from tidegate.outbound.pacing import Pacing
+from tidegate.outbound.pacing import Pacing, shows_options
 
 if TYPE_CHECKING:
     from requests import PreparedRequest, Response
@@ -35,6 +35,7 @@ class RateLimitAdapter(BaseAdapter):  # type: ignore[misc]
     invalid arguments.
     """
 
+    @shows_options
     def __init__(
         self, adapter: BaseAdapter | None = None, **options: Unpack[PacingOptions]
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -69,6 +70,23 @@ def test_each_public_name_is_explained(name: str) -> None:
     section = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.M | re.S)[0]
     without_code = re.sub(r"^```.*?^```$", "", section, flags=re.MULTILINE | re.DOTALL)
     assert without_code.strip()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_shows_the_arguments_of_each_public_name(name: str) -> None:
+    """So does Shift-Tab in a notebook."""
+    module, _, attribute = name.rpartition(".")
+    public = getattr(importlib.import_module(module), attribute)
+    if not inspect.isroutine(public) and not inspect.isclass(public):
+        return
+    if inspect.isclass(public) and issubclass(public, Exception):
+        return
+    parameters = inspect.signature(public).parameters.values()
+    rest = {str(each.annotation) for each in parameters if each.kind is each.VAR_KEYWORD}
+    # Only the options of storages, and what is passed on, have no names in signatures.
+    passed_on = ("tidegate.testing.configured", "tidegate.limits.", "tidegate.rules.")
+    expected = {"StorageOptions", "Unpack[StorageOptions]"}
+    assert rest <= expected or name.startswith(passed_on), rest
 
 
 def test_what_users_read_imports_only_what_is_public() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
-from typing import TYPE_CHECKING, Any, Callable, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Callable, TypedDict, TypeVar, Union
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limiter import Limiter
@@ -13,10 +14,19 @@ from tidegate.outbound.server_wait import server_wait
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Pacing", "PacingOptions"]
+__all__ = ["Pacing", "PacingOptions", "shows_options"]
 
 Key = Union[str, bytes]
-_OPTIONS = ("limiter", "key", "timeout", "retries", "max_wait", "backoff", "jitter")
+Function = TypeVar("Function", bound=Callable[..., Any])
+_DEFAULTS: dict[str, Any] = {
+    "limiter": None,
+    "key": None,
+    "timeout": 5.0,
+    "retries": 3,
+    "max_wait": 60.0,
+    "backoff": 1.0,
+    "jitter": 0.25,
+}
 
 
 class PacingOptions(TypedDict, total=False):
@@ -29,6 +39,24 @@ class PacingOptions(TypedDict, total=False):
     max_wait: float
     backoff: float | None
     jitter: float
+
+
+def shows_options(function: Function) -> Function:
+    """Gives `function` a signature that names the options in place of ``**options``."""
+    signature = inspect.signature(function)
+    parameters = [each for each in signature.parameters.values() if each.name != "options"]
+    parameters += [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=_DEFAULTS[name],
+            annotation=getattr(annotation, "__forward_arg__", annotation),
+        )
+        for name, annotation in PacingOptions.__annotations__.items()
+    ]
+    shown: Any = function
+    shown.__signature__ = signature.replace(parameters=parameters)
+    return function
 
 
 class Pacing:
@@ -45,21 +73,22 @@ class Pacing:
     """
 
     def __init__(self, host_of: Callable[[Any], Key], options: Mapping[str, Any]) -> None:
-        unknown = sorted(options.keys() - set(_OPTIONS))
+        unknown = sorted(options.keys() - _DEFAULTS.keys())
         if unknown:
             raise ArgumentTypeError(
                 f"the unknown option {unknown[0]}= was given; expected "
-                f"{', '.join(f'{name}=' for name in _OPTIONS)}"
+                f"{', '.join(f'{name}=' for name in _DEFAULTS)}"
             )
-        self.retries: int = options.get("retries", 3)
+        given = {**_DEFAULTS, **options}
+        self.retries: int = given["retries"]
         if isinstance(self.retries, bool) or not isinstance(self.retries, int) or self.retries < 0:
             raise ConfigurationError(f"retries is {self.retries!r}; expected an int from 0 up")
-        self._max_wait = _seconds("max_wait", options.get("max_wait", 60.0))
-        backoff = options.get("backoff", 1.0)
+        self._max_wait = _seconds("max_wait", given["max_wait"])
+        backoff = given["backoff"]
         self._backoff = None if backoff is None else _seconds("backoff", backoff)
-        self._jitter = _seconds("jitter", options.get("jitter", 0.25))
-        limiter = options.get("limiter")
-        key = options.get("key")
+        self._jitter = _seconds("jitter", given["jitter"])
+        limiter = given["limiter"]
+        key = given["key"]
         if limiter is None:
             if key is not None or "timeout" in options:
                 raise ConfigurationError("key or timeout was given without a limiter; expected one")
@@ -71,7 +100,7 @@ class Pacing:
                 "expected a tidegate.Limiter"
             )
         self._key = host_of if key is None else key
-        self._timeout = options.get("timeout", 5.0)
+        self._timeout = given["timeout"]
         limiter.acquired("key" if callable(self._key) else self._key, timeout=self._timeout)
         self._turns = limiter
 

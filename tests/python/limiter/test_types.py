@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
+import re
+import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import jedi
@@ -14,17 +18,72 @@ from mypy import api
 from tidegate.rules import RuleFile
 
 
-def test_a_typed_service_is_accepted(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of this module, since what a user has installed takes the longest to read."""
+    return str(tmp_path_factory.mktemp("mypy"))
+
+
+def test_a_typed_service_is_accepted(mypy_cache: str) -> None:
     # An ignored error that is none is one.
     said, failed, status = api.run(
         [
             "--strict",
             "--config-file=",
-            f"--cache-dir={tmp_path}",
+            f"--cache-dir={mypy_cache}",
             str(Path(__file__).with_name("typed_service.py")),
         ]
     )
     assert (status, failed) == (0, ""), said
+
+
+MISTAKES = Path(__file__).with_name("typed_mistakes.py")
+
+
+def _marked() -> dict[int, str]:
+    """The kind of mistake on each line that has one."""
+    lines = MISTAKES.read_text(encoding="utf-8").splitlines()
+    found = (
+        (number, re.search(r"# mistake: (\w+)$", line)) for number, line in enumerate(lines, 1)
+    )
+    return {number: match[1] for number, match in found if match}
+
+
+def test_there_are_eight_kinds_of_mistakes_with_three_forms_each() -> None:
+    kinds = Counter(_marked().values())
+    assert len(kinds) >= 8
+    assert min(kinds.values()) >= 3
+
+
+def test_mypy_finds_each_mistake_and_nothing_else(mypy_cache: str) -> None:
+    said, _, _ = api.run(
+        ["--strict", "--config-file=", f"--cache-dir={mypy_cache}", "--no-pretty", str(MISTAKES)]
+    )
+    found = re.findall(rf"^\S*{MISTAKES.name}:(\d+): error: ", said, re.MULTILINE)
+    assert {int(line) for line in found} == _marked().keys(), said
+
+
+def test_pyright_finds_each_mistake_and_nothing_else(tmp_path: Path) -> None:
+    """In basedpyright's mode that judges as pyright does; its package brings all that it runs."""
+    pytest.importorskip("basedpyright")  # needs Python 3.10
+    mistakes = tmp_path / MISTAKES.name
+    mistakes.write_bytes(MISTAKES.read_bytes())
+    source = Path(inspect.getfile(tg)).parents[1]
+    settings = {"typeCheckingMode": "standard", "extraPaths": [str(source)]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "basedpyright", "--outputjson"),
+            *("--pythonpath", sys.executable, "--project", str(tmp_path)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    said = json.loads(done.stdout)["generalDiagnostics"]
+    found = {each["range"]["start"]["line"] + 1 for each in said if each["severity"] == "error"}
+    assert found == _marked().keys(), said
 
 
 CALLABLE = sorted(
@@ -51,6 +110,14 @@ def test_an_editor_shows_the_arguments_of_each_public_name(
     shown = script.get_signatures()
     assert shown, "jedi finds no arguments"
     assert all("*args" not in each.to_string() for each in shown)
+
+
+def test_names_that_do_not_exist_are_not_listed() -> None:
+    """What the package's own lines need is no name of it."""
+    assert {*tg.__all__} <= {*dir(tg)}
+    assert not {"TYPE_CHECKING", "annotations"} & {*dir(tg)}
+    with pytest.raises(AttributeError, match=r"expected perhaps .*rate_limit"):
+        tg.rate_limits  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_the_signature_of_a_limiter_has_its_arguments() -> None:
