@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Callable, overload
 
 from tidegate.limiter.limit import check_names
 from tidegate.limiter.plan import Plan
 from tidegate.web.active_limits import ActiveLimits
 from tidegate.web.execution import AWAITING, Awaiting, Blocking, Execution
 from tidegate.web.observers import observers
-from tidegate.web.request_limiter import Checked, Checks, RequestDecision, RequestLimiter
+from tidegate.web.request_limiter import (
+    NOT_READY,
+    Checked,
+    Checks,
+    RequestDecision,
+    RequestLimiter,
+)
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
@@ -47,15 +53,33 @@ class CombinedLimiter:
         result: Checked = checked
         return result
 
-    async def _check(self, request: Any, execution: Execution) -> RequestDecision | None:
+    @property
+    def asks_functions(self) -> bool:
+        """Does what RequestLimiter.asks_functions does."""
+        return any(limiter.asks_functions for limiter in self.limiters)
+
+    def check_when(self, request: Any, execution: Execution, is_ready: Callable[[], bool]) -> Any:
+        """Does what RequestLimiter.check_when() does."""
+        return execution.run(self._check(request, execution, is_ready))
+
+    async def _check(
+        self, request: Any, execution: Execution, is_ready: Callable[[], bool] | None = None
+    ) -> RequestDecision | None:
         charges: list[tuple[RequestLimiter, Charge]] = []
+        unknown: tuple[RequestLimiter, Charge] | None = None
         for limiter in self.limiters:
             charge = await limiter.charge(request, execution)
             if charge is None:
                 continue
             if charge.key is None:
-                return limiter.refuse_without_key(request, charge)
+                unknown = limiter, charge
+                break
             charges.append((limiter, charge))
+        if is_ready is not None and not is_ready():
+            undecided: RequestDecision | None = NOT_READY
+            return undecided
+        if unknown is not None:
+            return unknown[0].refuse_without_key(request, unknown[1])
         if not charges:
             return None
         limits, groups = self._groups_of([charge.limits for _, charge in charges])

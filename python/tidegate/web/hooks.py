@@ -7,6 +7,7 @@ import math
 import random
 import time
 from collections.abc import Coroutine
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from tidegate._core import Decision
     from tidegate.web.execution import Execution
 
-__all__ = ["Hooks", "log"]
+__all__ = ["HeldLogs", "Hooks", "log"]
 
 log = logging.getLogger("tidegate")
 
@@ -24,6 +25,26 @@ _MAX_JITTER_SECONDS = 86400.0
 
 # Seconds between two log lines of one kind: a broken key function must not flood the log.
 _QUIET_SECONDS = 10.0
+
+
+_held: ContextVar[list[Callable[[], None]] | None] = ContextVar("tidegate_held_logs", default=None)
+
+
+class HeldLogs:
+    """Holds back what failures of functions log in a block, until its end: it may be dropped."""
+
+    def __enter__(self) -> HeldLogs:
+        self._lines: list[Callable[[], None]] = []
+        self._token = _held.set(self._lines)
+        return self
+
+    def drop(self) -> None:
+        self._lines.clear()
+
+    def __exit__(self, *exc_info: object) -> None:
+        _held.reset(self._token)
+        for line in self._lines:
+            line()
 
 
 class Hooks:
@@ -136,6 +157,12 @@ class Hooks:
         `problem` is a format string for `details` and identifies the kind; it must be a
         constant, since each kind is remembered.
         """
+        held = _held.get()
+        if held is not None:
+            held.append(
+                lambda: self.log_throttled(problem, *details, exc=exc, is_expected=is_expected)
+            )
+            return
         now = time.monotonic()
         if now < self._quiet_until.get(problem, 0.0):
             return

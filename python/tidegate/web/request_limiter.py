@@ -29,6 +29,7 @@ from tidegate.web.refusal import service_answer
 from tidegate.web.switch import switch
 
 __all__ = [
+    "NOT_READY",
     "NO_KEY_POLICIES",
     "Checked",
     "Checks",
@@ -50,6 +51,9 @@ _STAND_IN = "\0"
 _NEVER = 2**62
 
 _NOT_READ = object()
+
+NOT_READY: Any = object()
+"""The result of check_when() for a request that is not decided yet."""
 
 
 class RequestDecision(_core.RequestDecision):
@@ -153,6 +157,11 @@ class Checks(Protocol):
     def check(self, request: Any, execution: Blocking) -> RequestDecision | None: ...
     @overload
     def check(self, request: Any, execution: Awaiting = ...) -> Checked: ...
+    @property
+    def asks_functions(self) -> bool: ...
+    def check_when(
+        self, request: Any, execution: Execution, is_ready: Callable[[], bool]
+    ) -> Any: ...
 
 
 class RequestLimiter:
@@ -279,6 +288,21 @@ class RequestLimiter:
         result: Checked = checked
         return result
 
+    @property
+    def asks_functions(self) -> bool:
+        """Whether functions of the service say whether and how a request is charged."""
+        return (
+            self._key is not None
+            or not isinstance(self.cost, int)
+            or self._exempt_when is not None
+            or self.dynamic_limit is not None
+        )
+
+    def check_when(self, request: Any, execution: Execution, is_ready: Callable[[], bool]) -> Any:
+        """Does what check() does, always as execution.run() does, if `is_ready` returns true after
+        all functions of the service were asked; else charges nothing and returns NOT_READY."""
+        return execution.run(self._check_slow(request, execution, _NOT_READ, is_ready))
+
     def _finish(
         self, request: Any, key: str, decision: Decision, decided_ns: int | None
     ) -> RequestDecision:
@@ -293,9 +317,16 @@ class RequestLimiter:
         return self._finish(request, key, await started, decided_ns)
 
     async def _check_slow(
-        self, request: Any, execution: Execution, key: Any
+        self,
+        request: Any,
+        execution: Execution,
+        key: Any,
+        is_ready: Callable[[], bool] | None = None,
     ) -> RequestDecision | None:
         charge = await self.charge(request, execution, key)
+        if is_ready is not None and not is_ready():
+            undecided: RequestDecision | None = NOT_READY
+            return undecided
         if charge is None:
             return None
         if charge.key is None:

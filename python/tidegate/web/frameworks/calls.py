@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from tidegate._errors import ArgumentTypeError, TidegateError
 from tidegate.web.decisions import DECISIONS, GRANTED, binding
+from tidegate.web.frameworks.fastapi_first import take_decision
 from tidegate.web.frameworks.streams import (
     settle_after_django,
     settle_after_flask,
@@ -43,6 +44,9 @@ class Call(Protocol):
     """One call of a decorated function."""
 
     request: Any
+
+    def decided(self, mark: Any) -> tuple[Any, ...]:
+        """Returns, in a tuple, the decision that was made before the call; empty if none was."""
 
     def prior_grants(self) -> Sequence[RequestDecision]:
         """Returns the earlier outcomes that let the request pass; a refusal undoes them."""
@@ -154,6 +158,9 @@ class StarletteCall:
         for name in injection.added:
             kwargs.pop(name, None)
 
+    def decided(self, mark: Any) -> tuple[Any, ...]:
+        return take_decision(self.request.scope, mark)
+
     def prior_grants(self) -> Sequence[RequestDecision]:
         scope = self.request.scope
         return (*scope.pop(GRANTED, ()), *scope.pop(DECISIONS, ()))
@@ -219,6 +226,9 @@ class _FlaskCall:
         self._flask = flask
         self.request = flask.request._get_current_object()
 
+    def decided(self, mark: Any) -> tuple[Any, ...]:
+        return ()
+
     def prior_grants(self) -> Sequence[RequestDecision]:
         found: tuple[RequestDecision, ...] = self.request.environ.pop(GRANTED, ())
         return found
@@ -260,6 +270,9 @@ class _DjangoCall:
     def __init__(self, django: Any, request: Any) -> None:
         self._django = django
         self.request = request
+
+    def decided(self, mark: Any) -> tuple[Any, ...]:
+        return ()
 
     def prior_grants(self) -> Sequence[RequestDecision]:
         found: tuple[RequestDecision, ...] = self.request.META.pop(GRANTED, ())

@@ -15,6 +15,7 @@ from tidegate.web.combined import combined
 from tidegate.web.configuration import following_limiter
 from tidegate.web.execution import AWAITING, BLOCKING
 from tidegate.web.frameworks.calls import StarletteCall, adapt_call, limited_class
+from tidegate.web.frameworks.fastapi_first import decide_first
 from tidegate.web.frameworks.fastapi_injection import inject, injection_for
 from tidegate.web.frameworks.fastapi_openapi import MARK, describe_refusals
 from tidegate.web.frameworks.order_check import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from tidegate.web.frameworks.calls import Call
     from tidegate.web.frameworks.fastapi_injection import Injection
     from tidegate.web.frameworks.streams import Settle
+    from tidegate.web.request_limiter import Checks
 
 __all__ = ["rate_limit"]
 
@@ -61,7 +63,8 @@ def rate_limit(
     The decorator must stand below the one that registers the route. Above it, it would guard a
     function that nobody calls, so the decorator raises ConfigurationError. The route needs no
     `request` parameter and keeps its signature; its OpenAPI schema only gains the 429. Refusals are
-    answered with 429 before the route runs. All responses carry the fields of the limit, including
+    answered with 429 before the route runs, in FastAPI before the body
+    is read and dependencies run. All responses carry the fields of the limit, including
     those of handlers that answer exceptions of the route. The decorator also works on Flask's
     `View` and Starlette's `HTTPEndpoint` classes, and on their methods.
 
@@ -197,6 +200,9 @@ class _Limited:
         view: Any,
         limiters: Sequence[RequestLimiter],
         injection: Injection | None,
+        checks: Checks,
+        *,
+        is_async: bool,
     ) -> None:
         # Decorators above copy the function's attributes, so the mark says which function is
         # limited.
@@ -205,20 +211,30 @@ class _Limited:
         self.limiters = limiters
         # The parameters that FastAPI passes.
         self.injection = injection
+        self.checks = checks
+        self.asks_functions = checks.asks_functions
+        self.is_async = is_async
+        self.cost_after = _cost_after_of(limiters)
+
+
+def _cost_after_of(limiters: Sequence[RequestLimiter]) -> Any:
+    costs_after = [one.hooks.cost_after for one in limiters if one.hooks.cost_after is not None]
+    # If one of them is async, all are awaited.
+    return next(filter(is_async, costs_after), costs_after[0] if costs_after else None)
 
 
 def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Callable[..., Any]:
     injection = injection_for(view)
-    check = combined(limiters).check
-    costs_after = [one.hooks.cost_after for one in limiters if one.hooks.cost_after is not None]
-    # If one of them is async, all are awaited.
-    cost_after = next(filter(is_async, costs_after), costs_after[0] if costs_after else None)
+    checks = combined(limiters)
+    check = checks.check
+    cost_after = _cost_after_of(limiters)
 
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
         call = adapt_call(injection, args, kwargs)
         try:
-            outcome = check(call.request, BLOCKING)
+            decided = call.decided(mark)
+            outcome = decided[0] if decided else check(call.request, BLOCKING)
         except Exception:
             BLOCKING.run(_undo_prior(call, BLOCKING))
             raise
@@ -250,7 +266,8 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
         else:
             call = adapt_call(injection, args, kwargs)
         try:
-            checked = check(call.request)
+            decided = call.decided(mark)
+            checked: Any = decided[0] if decided else check(call.request)
             outcome = await checked if isinstance(checked, CoroutineType) else checked
         except Exception:
             await _undo_prior(call, AWAITING)
@@ -277,9 +294,11 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
     # FastAPI awaits a wrapper if the wrapped function is async.
     awaited = is_async(view) or (injection is not None and is_async(inspect.unwrap(view)))
     chosen: Any = limited_async if awaited else limited
-    setattr(chosen, MARK, _Limited(chosen, view, limiters, injection))
+    mark = _Limited(chosen, view, limiters, injection, checks, is_async=awaited)
+    setattr(chosen, MARK, mark)
     if injection is not None:
         inject(chosen, injection)
+        decide_first()
         describe_refusals()
     return cast("Callable[..., Any]", chosen)
 

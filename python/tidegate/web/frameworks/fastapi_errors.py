@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastapi import Response, WebSocketException
+from fastapi import HTTPException, Response, WebSocketException
 from fastapi.encoders import jsonable_encoder
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
+from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.websockets import WebSocket
 
-from tidegate.web.frameworks.starlette_exceptions import ADDS_FIELDS
+from tidegate.web.frameworks.starlette_exceptions import ADDS_FIELDS, OUTCOME, watch_handlers
 from tidegate.web.headers import PROBLEM_TYPE
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class RateLimited(HTTPException):
     """The exception of a dependency that refuses: a 429 with `decision`.
 
     The answer is a problem+json body, unless the application has a handler for this exception, for
-    429 or for HTTPException.
+    429 or for HTTPException of FastAPI or Starlette. The fields are added to that handler's answer.
     """
 
     def __init__(self, outcome: RequestDecision) -> None:
@@ -39,6 +39,7 @@ class RateLimited(HTTPException):
         super().__init__(429, "Too Many Requests", fields)
         self.decision = outcome.decision
         self.problem = outcome.problem()
+        setattr(self, OUTCOME, outcome)
 
 
 RateLimited.__module__ = "tidegate.fastapi"  # where it is public
@@ -53,11 +54,13 @@ def refusal_error(
         offers_denial = _DENIAL in (scope.get("extensions") or ())
         if not (_SENDS_DENIALS and offers_denial):
             return WebSocketException(1013, "rate limit exceeded")
-    handlers, _ = request.scope.get("starlette.exception_handlers", ({}, {}))
-    general = handlers.get(HTTPException)
+    handlers, _ = scope.get("starlette.exception_handlers", ({}, {}))
+    general = [handlers.get(kind) for kind in (HTTPException, AnyHTTPException)]
     # FastAPI's own handler for HTTPException would send another body.
-    if getattr(general, ADDS_FIELDS, general) in (None, http_exception_handler):
+    usual = (None, http_exception_handler)
+    if all(getattr(handler, ADDS_FIELDS, handler) in usual for handler in general):
         handlers.setdefault(RateLimited, _answer)
+    watch_handlers(scope)
     return RateLimited(outcome)
 
 

@@ -12,10 +12,12 @@ from tidegate.web.decisions import DECISIONS, binding
 if TYPE_CHECKING:
     from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["ADDS_FIELDS", "add_fields", "remember"]
+__all__ = ["ADDS_FIELDS", "OUTCOME", "add_fields", "remember", "watch_handlers"]
 
 # Wrappers that add the fields have this attribute; its value is the wrapped function.
 ADDS_FIELDS = "__tidegate_adds_fields__"
+# The exception of a refusal has this attribute.
+OUTCOME = "_tidegate_outcome"
 
 
 class _Wrapped(Exception):
@@ -31,19 +33,27 @@ def remember(
     """
     outcomes: tuple[RequestDecision, ...] = (*scope.get(DECISIONS, ()), outcome)
     scope[DECISIONS] = outcomes
-    handlers = scope.get("starlette.exception_handlers")
-    if handlers is not None and _Wrapped not in handlers[0]:
-        _wrap_handlers(scope, handlers)
+    watch_handlers(scope)
     return outcomes
 
 
-def add_fields(request: Any, response: Any) -> None:
-    """Adds the fields of the binding outcome of `request` to a response of Starlette."""
+def watch_handlers(scope: MutableMapping[str, Any]) -> None:
+    """Has handlers of the application add the fields of a request, or of the refusal that they
+    answer."""
+    handlers = scope.get("starlette.exception_handlers")
+    if handlers is not None and _Wrapped not in handlers[0]:
+        _wrap_handlers(scope, handlers)
+
+
+def add_fields(request: Any, response: Any, exc: Exception | None = None) -> None:
+    """Adds the fields of the binding outcome of `request` to a response of Starlette, or those of
+    the refusal that `exc` is."""
     # Other objects may have the attribute too, but only a response has a list there.
     raw = getattr(response, "raw_headers", None)
     if request is None or not isinstance(raw, list):
         return
-    outcomes = request.scope.get(DECISIONS)
+    refusal = getattr(exc, OUTCOME, None)
+    outcomes = request.scope.get(DECISIONS) if refusal is None else (refusal,)
     if outcomes:
         binding(outcomes).put(raw)
 
@@ -68,13 +78,13 @@ def _adding_fields(handler: Any) -> Any:
     @functools.wraps(handler)
     async def handle_async(request: Any, exc: Exception) -> Any:
         response = await handler(request, exc)
-        add_fields(request, response)
+        add_fields(request, response, exc)
         return response
 
     @functools.wraps(handler)
     def handle(request: Any, exc: Exception) -> Any:
         response = handler(request, exc)
-        add_fields(request, response)
+        add_fields(request, response, exc)
         return response
 
     is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(

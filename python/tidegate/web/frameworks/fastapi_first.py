@@ -1,0 +1,231 @@
+"""Decides on requests of FastAPI's limited routes before their bodies and dependencies are read.
+
+FastAPI calls a route's function last. So its function that makes the handler of a route is wrapped:
+a limited route is decided at the beginning of its handler, and its function finds the decision.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import CoroutineType
+from typing import Any, Callable
+
+from tidegate.web.callables import is_async
+from tidegate.web.decisions import DECISIONS, GRANTED
+from tidegate.web.execution import AWAITING, BLOCKING
+from tidegate.web.frameworks.fastapi_openapi import MARK, mark_of
+from tidegate.web.frameworks.starlette_exceptions import remember
+from tidegate.web.hooks import HeldLogs
+from tidegate.web.refusal import USUAL, plain_body
+from tidegate.web.request_limiter import NOT_READY
+
+__all__ = ["decide_first", "take_decision"]
+
+# The key under which a scope holds the mark of a limited function and its decision.
+_DECIDED = "tidegate.decided"
+
+
+def decide_first() -> None:
+    """Makes FastAPI decide on requests of limited routes first, if it is installed."""
+    try:
+        import fastapi.routing as routing
+    except ImportError:
+        return
+    make = getattr(routing, "get_request_handler", None)
+    if make is not None and not hasattr(make, MARK):
+        routing.get_request_handler = _deciding(make)
+
+
+def take_decision(scope: Any, mark: Any) -> tuple[Any, ...]:
+    """Returns the decision that was made before the function of `mark` was called, in a tuple, and
+    removes it from the scope. It is None if the request is not limited; the tuple is empty if
+    nothing was decided."""
+    decided = scope.get(_DECIDED)
+    if decided is None or decided[0] is not mark:
+        return ()
+    del scope[_DECIDED]
+    # The function of the route adds the fields itself.
+    others = tuple(each for each in scope.get(DECISIONS, ()) if each is not decided[1])
+    if others:
+        scope[DECISIONS] = others
+    else:
+        scope.pop(DECISIONS, None)
+    return decided[1:]  # type: ignore[no-any-return]
+
+
+def _deciding(make: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(make)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        handler = make(*args, **kwargs)
+        dependant = kwargs.get("dependant", args[0] if args else None)
+        mark = _mark_of_route(getattr(dependant, "call", None))
+        if mark is None:
+            return handler
+        kind = kwargs.get("response_class")
+        return _First(handler, mark, getattr(kind, "value", kind)).answer
+
+    setattr(made, MARK, None)
+    return made
+
+
+def _mark_of_route(call: Any) -> Any:
+    """Returns the mark of the limited function that a call of the route's function is; None if
+    another decorator stands above the limit, which may answer without it."""
+    mark = mark_of(call)
+    while isinstance(call, functools.partial):
+        call = call.func
+    limited = getattr(mark, "is_of", lambda: None)()
+    if limited is None:
+        return None
+    found = (call, getattr(call, "__func__", None), type(call).__call__)
+    return mark if any(each is limited for each in found) else None
+
+
+class _First:
+    """The handler of a route that decides first."""
+
+    def __init__(self, handler: Any, mark: Any, response_class: Any) -> None:
+        self._handler = handler
+        self._mark = mark
+        self._response_class = response_class
+
+    async def answer(self, request: Any) -> Any:
+        scope = request.scope
+        try:
+            outcome = await self._decide(request)
+        except Exception:
+            await _undo_prior(scope)
+            raise
+        if outcome is NOT_READY:
+            return await self._handler(request)
+        if outcome is not None:
+            if not outcome.decision.allowed:
+                return await self._refuse(request, outcome)
+            remember(scope, outcome)
+        scope[_DECIDED] = (self._mark, outcome)
+        try:
+            return await self._handler(request)
+        except Exception as exc:
+            # The request did not reach its function, for its body or a dependency.
+            if take_decision(scope, self._mark) and outcome is not None:
+                settles = outcome.decision.allowed and self._mark.cost_after is not None
+                remember(
+                    scope, await outcome.settle(request, exc, AWAITING) if settles else outcome
+                )
+            raise
+
+    async def _decide(self, request: Any) -> Any:
+        mark = self._mark
+        if not mark.asks_functions:
+            checked = mark.checks.check(request)
+            return await checked if isinstance(checked, CoroutineType) else checked
+        with _Asked(request) as asked, HeldLogs() as logs:
+            try:
+                if mark.is_async:
+                    outcome = await mark.checks.check_when(request, AWAITING, asked.was_complete)
+                else:
+                    from starlette.concurrency import run_in_threadpool
+
+                    outcome = await run_in_threadpool(
+                        mark.checks.check_when, request, BLOCKING, asked.was_complete
+                    )
+            except Exception:
+                if asked.was_complete():
+                    raise
+                outcome = NOT_READY
+            if outcome is NOT_READY:
+                logs.drop()
+        return outcome
+
+    async def _refuse(self, request: Any, outcome: Any) -> Any:
+        from fastapi.encoders import jsonable_encoder
+        from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+
+        from tidegate.web.frameworks.fastapi_errors import refusal_error
+
+        await _undo_prior(request.scope)
+        answer: Any = USUAL
+        function = outcome.limiter.hooks.on_refused
+        if function is not None:
+            options: Any = {"accepts": _is_any, "expected": "a return value of the route"}
+            if is_async(function) or self._mark.is_async:
+                answer = await outcome.service_answer(request, AWAITING, **options)
+            else:
+                from starlette.concurrency import run_in_threadpool
+
+                asking = outcome.service_answer(request, BLOCKING, **options)
+                answer = await run_in_threadpool(BLOCKING.run, asking)
+        if answer is USUAL:
+            raise refusal_error(request, outcome)
+        if isinstance(answer, Exception):
+            raise answer
+        if not isinstance(answer, Response):
+            kind = self._response_class
+            if isinstance(answer, (dict, list)):
+                try:
+                    body, text = plain_body(answer)
+                    answer = Response(body, 429, media_type=text)
+                except (TypeError, ValueError):  # FastAPI encodes more types than JSON has
+                    answer = JSONResponse(jsonable_encoder(answer), 429)
+            elif isinstance(kind, type) and issubclass(kind, (HTMLResponse, PlainTextResponse)):
+                answer = kind(answer, 429)
+            else:
+                answer = JSONResponse(jsonable_encoder(answer), 429)
+        outcome.put(answer.raw_headers)
+        return answer
+
+
+def _is_any(answer: Any) -> bool:
+    return True
+
+
+async def _undo_prior(scope: Any) -> None:
+    for granted in (*scope.pop(GRANTED, ()), *scope.pop(DECISIONS, ())):
+        await granted.undo(AWAITING)
+
+
+class _Asked:
+    """Watches for what functions of the service ask of `request.state` before it is there.
+
+    Dependencies put there what they find, such as the user. A limit whose functions ask for that
+    is decided after the dependencies.
+    """
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self._given: dict[str, Any] = request.scope.setdefault("state", {})
+        self._watched = _Watched(self._given)
+
+    def was_complete(self) -> bool:
+        return not self._watched.lacks
+
+    def __enter__(self) -> _Asked:
+        self._set(self._watched)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._given.update(self._watched)
+        self._set(self._given)
+
+    def _set(self, state: dict[str, Any]) -> None:
+        self._request.scope["state"] = state
+        # Starlette's request keeps an object of the state.
+        self._request.__dict__.pop("_state", None)
+
+
+class _Watched(dict[str, Any]):
+    """A state that notes questions for what it does not have."""
+
+    lacks = False
+
+    def __missing__(self, name: str) -> Any:
+        self.lacks = True
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        found = super().__contains__(name)
+        self.lacks = self.lacks or not found
+        return found
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return super().get(name, default) if name in self else default
