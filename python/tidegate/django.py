@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
@@ -32,6 +32,7 @@ from tidegate.web.decisions import DECISIONS, GRANTED
 from tidegate.web.execution import AWAITING, BLOCKING, Execution
 from tidegate.web.frameworks import decorator as decorators
 from tidegate.web.frameworks.django_views import ViewDecorator
+from tidegate.web.frameworks.rest_framework import Throttle
 from tidegate.web.frameworks.streams import settle_after_django
 from tidegate.web.headers import PROBLEM_TYPE, extend
 from tidegate.web.named_keys import key_function
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from tidegate.limiter.limit import LimitLike
 
-__all__ = ["RateLimitMiddleware", "SettingsError", "rate_limit"]
+__all__ = ["RateLimitMiddleware", "RateThrottle", "SettingsError", "rate_limit", "throttle"]
 
 T = TypeVar("T")
 
@@ -300,6 +301,88 @@ def rate_limit(
     return limited  # type: ignore[no-any-return]
 
 
+class RateThrottle(Throttle):
+    """A throttle of Django REST framework, which runs once that has authenticated the user.
+
+    ::
+
+        class Uploads(RateThrottle):
+            limit = "20/hour"
+
+        class UploadView(APIView):
+            throttle_classes = [Uploads]
+
+    and for all views ``REST_FRAMEWORK = {"DEFAULT_THROTTLE_CLASSES": ["shop.limits.Uploads"]}``.
+    All views with one class share counts. The class has these attributes: `limit`, a limit or a
+    function of the request; `key`, ``"user_or_ip"`` unless it says otherwise; `cost`, `exempt_when`
+    and `methods` as those of rate_limit(); `scope`, the name under which it counts. All else comes
+    from the setting TIDEGATE. A class is checked when it is made, and raises ConfigurationError.
+
+    REST framework raises its Throttled where a throttle refuses, for its EXCEPTION_HANDLER. All
+    responses carry the fields. Of several throttles on a view the first that refuses decides: what
+    the others and the middleware charged is given back.
+    """
+
+    @staticmethod
+    def project_settings() -> Settings:
+        """Returns the settings of the project."""
+        return _present_settings()
+
+    @staticmethod
+    def is_enabled() -> bool:
+        """Returns whether the project limits anything."""
+        return _is_enabled()
+
+
+def throttle(
+    limit: LimitLike | Callable[..., Any],
+    *,
+    key: Callable[[Any], Any] | str = "user_or_ip",
+    cost: int | Callable[[Any], Any] = 1,
+    exempt_when: Callable[[Any], Any] | None = None,
+    methods: Iterable[str] | None = None,
+    scope: str | None = None,
+) -> type[RateThrottle]:
+    """Returns a RateThrottle with these attributes. Views with it have their own counts, unless it
+    has a `scope`.
+
+    ::
+
+        @api_view(["POST"])
+        @throttle_classes([throttle("5/minute")])
+        def login(request): ...
+    """
+    attributes = {
+        "__module__": __name__,
+        "limit": _plain(limit),
+        "key": _plain(key),
+        "cost": _plain(cost),
+        "exempt_when": _plain(exempt_when),
+        "methods": methods if methods is None else tuple(methods),
+        "scope": scope,
+        "_counts_by_view": True,
+    }
+    return type("RateThrottle", (RateThrottle,), attributes)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a function as an attribute of a class that is not a method."""
+    return staticmethod(value) if inspect.isfunction(value) else value
+
+
+_known_settings: tuple[Any, Settings] | None = None
+
+
+def _present_settings() -> Settings:
+    """Returns the settings, which are read again if the project has others."""
+    global _known_settings
+    configured = getattr(settings, "TIDEGATE", None)
+    known = _known_settings
+    if known is None or known[0] is not configured:
+        _known_settings = known = configured, _settings(reads_rules=False)
+    return known[1]
+
+
 def _unless_disabled(exempt_when: Any) -> Any:
     """Applies `exempt_when`, and the setting that disables all limits."""
     if inspect.iscoroutinefunction(exempt_when):
@@ -418,6 +501,15 @@ def _check_settings(app_configs: Any = None, **options: Any) -> list[Any]:
             checks.Warning(
                 f"TIDEGATE['{limits[0]}'] limits nothing without {name} in MIDDLEWARE",
                 id="tidegate.W003",
+            )
+        )
+    if asking is not None and "rest_framework" in settings.INSTALLED_APPS:
+        found.append(
+            checks.Warning(
+                f"{asking} asks for the user, whom Django REST framework authenticates after all "
+                "middleware, so users of tokens count by their address; expected "
+                "tidegate.django.RateThrottle on its views",
+                id="tidegate.W008",
             )
         )
     elif asking is not None and _AUTHENTICATION not in settings.MIDDLEWARE:

@@ -24,6 +24,7 @@ from tidegate.web.frameworks.order_check import (
     reference_count,
     refuse_registered,
 )
+from tidegate.web.frameworks.rest_framework import refuse_api_view
 from tidegate.web.options import OptionReader, RouteOptions, of_requests
 from tidegate.web.refusal import USUAL
 from tidegate.web.request_limiter import RequestDecision, RequestLimiter
@@ -335,6 +336,7 @@ async def _refuse(call: Call, outcome: RequestDecision, function: Any, execution
 
 def _check_view(view: Any) -> None:
     check_view(view)
+    refuse_api_view(view)
     inner: _Limited | None = getattr(view, MARK, None)
     if inner is not None and inner.is_of() is not view:
         raise ConfigurationError(
