@@ -65,9 +65,12 @@ def test_a_service_under_uvicorn():
     with asgi_server(app) as client:
         found = [client("/decorated").status for _ in range(5)]
         found += [client("/depends").status for _ in range(5)]
+        found += [client("/none").status for _ in range(7)]
         samples = exposed(client("/metrics/").body.decode())
     collector.close()
-    assert found == [200, 200, 429, 429, 429, 200, 429, 429, 429, 429]
+    # What a route refuses is given back to the middleware's limit.
+    assert found[:10] == [200, 200, 429, 429, 429, 200, 429, 429, 429, 429]
+    assert found[10:] == [404, 404, 404, 404, 404, 429, 429]
 
     def decisions(name):
         return tuple(
@@ -76,10 +79,10 @@ def test_a_service_under_uvicorn():
         )
 
     # A plan that is refused is charged, and counted as refused, by the limit that refused.
-    assert decisions("seen-all") == (8, 2)
+    assert decisions("seen-all") == (15, 2)
     assert decisions("tg:seen-a") == (2, 3)
     assert decisions("tg:seen-b") == (2, 0)
-    assert decisions("tg:seen-c") == (1, 2)
+    assert decisions("tg:seen-c") == (1, 4)
 
     def refused(name, rule):
         return of(samples, "tidegate_refused_total", limiter=name, rule=rule)
@@ -87,8 +90,8 @@ def test_a_service_under_uvicorn():
     assert refused("seen-all", "8/minute") == 2
     assert (refused("tg:seen-a", "9/minute"), refused("tg:seen-a", "2/hour")) == (0, 3)
     assert refused("tg:seen-b", "7/minute") == 0
-    assert refused("tg:seen-c", "1/minute") == 2
-    assert of(samples, "tidegate_decision_seconds_count", limiter="seen-all") == 10
+    assert refused("tg:seen-c", "1/minute") == 4
+    assert of(samples, "tidegate_decision_seconds_count", limiter="seen-all") == 17
     assert of(samples, "tidegate_decision_seconds_sum", limiter="seen-all") > 0
     # One decision for both limits of a plan, counted for the limit that binds.
     timed = [of(samples, "tidegate_decision_seconds_count", limiter=f"tg:seen-{x}") for x in "abc"]
