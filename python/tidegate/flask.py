@@ -41,7 +41,13 @@ from tidegate.web.frameworks.flask_app import DECISION, LimitedApp
 from tidegate.web.frameworks.flask_cli import add_command
 from tidegate.web.frameworks.flask_headers import AddHeaders
 from tidegate.web.frameworks.flask_views import MARK, LimitedView, PlacedLimit
-from tidegate.web.frameworks.order_check import check_view, reference_count, refuse_registered
+from tidegate.web.frameworks.order_check import (
+    check_limit,
+    check_view,
+    reference_count,
+    refuse_registered,
+    without_limit,
+)
 from tidegate.web.headers import PROBLEM_TYPE
 from tidegate.web.hooks import log
 from tidegate.web.named_keys import key_function
@@ -243,6 +249,7 @@ class RateLimit:
         those of tidegate.rate_limit; options that are None are the extension's. A limit for one
         endpoint or blueprint replaces `endpoint_limit`.
         """
+        check_limit(limit, "@limiter.limit")
         given, _ = _VIEW_OPTIONS.read(options)
         if not callable(limit):
             as_limits(limit, given.algorithm or self._given["algorithm"] or "token-bucket")
@@ -333,6 +340,11 @@ class _Decorator:
         self._limit = limit
         self._scope = scope
         self._options = options
+
+    @property
+    def __name__(self) -> str:
+        # Only a route reads it, for its endpoint.
+        raise without_limit("@limiter.limit", self._limit)
 
     def __call__(self, target: Any) -> Any:
         references = reference_count(target)

@@ -83,7 +83,7 @@ def client_ip(
     the addresses of the proxies are not known, and nobody else can connect, pass
     ``trusted_proxies=["0.0.0.0/0", "::/0", "unix"]`` and the number of proxies as `hops`: the
     result is the address that the outermost proxy saw. Without `trusted_proxies` no header is read,
-    and `hops` is refused: anybody could send the header.
+    and `hops` or another `header` is refused: anybody could send the header.
 
     `header` is the header that the proxies write: a list of addresses as in X-Forwarded-For, or
     ``"forwarded"`` of RFC 7239. Only one header is read, since a proxy forwards the other as a
@@ -109,6 +109,11 @@ def client_ip(
             f"hops is {hops} without trusted_proxies, so that any client could choose its "
             "address; expected the addresses of the proxies, or trusted_proxies="
             "['0.0.0.0/0', '::/0', 'unix'] if only they can connect"
+        )
+    if name != "x-forwarded-for" and not networks and not trusts_unix:
+        raise ConfigurationError(
+            f"header is {header!r} without trusted_proxies, so that it would not be read; expected "
+            "the addresses of the proxies that send it, such as trusted_proxies=['10.0.0.0/8']"
         )
     anyone = hops is not None and {each.version for each in networks if each.prefixlen == 0} == {
         4,

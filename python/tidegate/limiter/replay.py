@@ -21,8 +21,8 @@ __all__ = ["LAST_NS", "instant_ns", "mistaken_unit", "replay"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 LAST_NS = 2**62  # as clocks are clamped
-# The years 2000 to 2100, in seconds since the epoch.
-_PRESENT = (946_684_800, 4_102_444_800)
+# The years of logs, 1990 to 2100, in seconds since the epoch.
+_LOGGED = (631_152_000, 4_102_444_800)
 _SMALLER_UNITS = (("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6))
 
 
@@ -102,7 +102,7 @@ def _order_of(times: list[Any]) -> list[int] | None:
 
 
 def mistaken_unit(first: int, last: int, in_part: bool) -> str | None:
-    """Returns what is wrong with times that look like present instants in another unit than
+    """Returns what is wrong with times that look like those of a log in another unit than
     nanoseconds; None if they do not.
 
     `in_part`: whether one of them is no whole number of milliseconds, if it is nanoseconds. Traffic
@@ -110,13 +110,13 @@ def mistaken_unit(first: int, last: int, in_part: bool) -> str | None:
     suspect. Microseconds are one in any case, since those of whole seconds are common.
     """
     for unit, scale in _SMALLER_UNITS:
-        in_present = _is_present(first, scale) and _is_present(last, scale)
-        if in_present and (in_part or unit == "microseconds"):
+        in_logs = _is_logged(first, scale) and _is_logged(last, scale)
+        if in_logs and (in_part or unit == "microseconds"):
             return (
                 f"the times are {first} to {last}, which look like {unit} since the epoch; "
                 f"expected nanoseconds (times {10**9 // scale}), or datetimes"
             )
-        if _is_present(first, scale) and _is_present(last, 10**9):
+        if _is_logged(first, scale) and _is_logged(last, 10**9):
             return (
                 f"the times are {first} to {last}: the first looks like {unit} since the epoch, "
                 "and the last like nanoseconds; expected all in nanoseconds, or datetimes"
@@ -124,8 +124,8 @@ def mistaken_unit(first: int, last: int, in_part: bool) -> str | None:
     return None
 
 
-def _is_present(time: int, scale: int) -> bool:
-    return _PRESENT[0] * scale <= time < _PRESENT[1] * scale
+def _is_logged(time: int, scale: int) -> bool:
+    return _LOGGED[0] * scale <= time < _LOGGED[1] * scale
 
 
 def _listed(what: str, given: Iterable[Any], items: str) -> list[Any]:

@@ -11,6 +11,7 @@ from tidegate._errors import ConfigurationError
 from tidegate.tuning.caveats import refused_then
 from tidegate.tuning.effect import Effect, effect_columns, effect_of, texts
 from tidegate.tuning.frame import Frame
+from tidegate.tuning.log_arguments import takes_columns
 from tidegate.tuning.recommend import Recommendation, Wishes, recommend_for
 from tidegate.tuning.requests import Requests, as_share
 
@@ -82,6 +83,7 @@ class Backtest:
         )
 
 
+@takes_columns
 def backtest(
     keys: Any,
     times: Any,

@@ -16,6 +16,7 @@ from tidegate.tuning.bursts import most_of_each_client, most_together
 from tidegate.tuning.columns import shown
 from tidegate.tuning.effect import texts
 from tidegate.tuning.frame import Frame
+from tidegate.tuning.log_arguments import takes_columns
 from tidegate.tuning.progress import each_shown
 from tidegate.tuning.requests import Requests, limit_of
 
@@ -74,6 +75,7 @@ class _Subject:
         return max(limit.period_ns for limit in self.limits)
 
 
+@takes_columns
 def compare(
     limits: Row | Mapping[str, Row] | Iterable[Row],
     keys: Any,

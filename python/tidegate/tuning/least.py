@@ -11,6 +11,7 @@ from tidegate import _core
 from tidegate.limiter.limit import Limit
 from tidegate.tuning.columns import as_costs, check_length
 from tidegate.tuning.keys import as_keys
+from tidegate.tuning.log_arguments import takes_columns
 from tidegate.tuning.times import as_times
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["least_limits"]
 
 
+@takes_columns
 def least_limits(
     keys: Any,
     times: Any,

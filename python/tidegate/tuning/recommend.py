@@ -19,6 +19,7 @@ from tidegate.tuning.effect import Effect, effect_columns, effect_of, texts
 from tidegate.tuning.frame import Frame
 from tidegate.tuning.interval import Days, interval_of
 from tidegate.tuning.keys import as_keys
+from tidegate.tuning.log_arguments import takes_columns
 from tidegate.tuning.pairs import pairs_of, tightest
 from tidegate.tuning.progress import each_shown
 from tidegate.tuning.promise import Promise, Shape, least_count
@@ -235,6 +236,7 @@ def recommend(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Recommendations: ...
+@takes_columns
 def recommend(
     keys: Any,
     times: Any,

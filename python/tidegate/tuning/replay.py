@@ -13,6 +13,7 @@ from tidegate.tuning.clients import Clients, as_clients
 from tidegate.tuning.columns import shown
 from tidegate.tuning.frame import Frame
 from tidegate.tuning.keys import Keys
+from tidegate.tuning.log_arguments import takes_columns
 from tidegate.tuning.progress import Progress
 from tidegate.tuning.subjects import Subject, as_subject
 from tidegate.tuning.times import Times, as_times
@@ -43,6 +44,7 @@ _NOTE_CONCURRENCY = (
 _NOTE_ORDER = "The times were not in order. The requests were taken in the order of their times."
 
 
+@takes_columns
 def replay(
     limit: Subjects,
     keys: Any,

@@ -12,6 +12,7 @@ from tidegate.limiter.limit import Limit, as_limits
 from tidegate.tuning.columns import shown
 from tidegate.tuning.effect import Effect, effect_of, effects_frame
 from tidegate.tuning.frame import Frame
+from tidegate.tuning.log_arguments import takes_columns
 from tidegate.tuning.progress import each_shown
 from tidegate.tuning.requests import BUCKETS, Requests, limit_of
 
@@ -30,6 +31,7 @@ _EVEN = 14
 _LONG = 100_000_000
 
 
+@takes_columns
 def what_if(
     keys: Any,
     times: Any,

@@ -433,3 +433,28 @@ def test_requests_are_limited_under_waitress(app, clock):
         answers = [client("/a/1") for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 429]
     assert answers[2]["retry-after"] == "30"
+
+
+def test_a_decorator_without_parentheses_is_refused(app):
+    limiter = RateLimit(app)
+    expected = r'expected a limit: @limiter.limit\("5/minute"\)'
+
+    with pytest.raises(tg.ConfigurationError, match=expected):
+
+        @limiter.limit
+        def without_argument():
+            return {}
+
+    with pytest.raises(tg.ConfigurationError, match=expected):
+
+        @app.get("/of/<name>")
+        @limiter.limit
+        def of_one(name):
+            return {}
+
+    with pytest.raises(tg.ConfigurationError, match=r'expected a limit: @rate_limit\("5/minute"\)'):
+
+        @app.get("/also/<name>")
+        @tg.rate_limit
+        def also_of_one(name):
+            return {}

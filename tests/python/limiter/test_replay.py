@@ -101,7 +101,7 @@ def test_datetimes():
 @pytest.mark.parametrize(
     ("unit", "scale"), [("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6)]
 )
-@pytest.mark.parametrize("start", [946_684_800, 1_700_000_001, 4_102_444_797])  # 2000 to 2100
+@pytest.mark.parametrize("start", [631_152_000, 807_271_201, 1_700_000_001, 4_102_444_797])
 def test_another_unit_than_nanoseconds_is_suspected(unit, scale, start):
     times = [start * scale + n for n in range(3)]
     with pytest.warns(UserWarning, match=f"look like {unit}.*times {10**9 // scale}[)]") as caught:
@@ -114,7 +114,7 @@ def test_another_unit_than_nanoseconds_is_suspected(unit, scale, start):
     "times",
     [
         *([], [0, 1, 2], [n * SECOND for n in range(1, 5)], [START], [5_000_000_000_000_000]),
-        *([946_684_799], [946_684_799, 946_684_801], [4_102_444_801]),
+        *([631_151_999], [631_151_999, 631_152_001], [4_102_444_801]),
     ],
 )
 def test_nanoseconds_are_not_suspected(times):

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -221,3 +222,31 @@ def test_requests_written_as_csv_are_read_back(
     log = tuning.read_log(io.BytesIO(text.getvalue().encode()), format="csv", delimiter=delimiter)
     assert log.bad == 0
     assert read_back(log) == expected(requests, subtract=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda log: tuning.replay("5/minute", log),
+            r'replay\("100/minute", log\["ip"\], log.times\)',
+        ),
+        (
+            lambda log: tuning.replay(log, "5/minute"),
+            r'replay\("100/minute", log\["ip"\], log.times\)',
+        ),
+        (lambda log: tuning.recommend(log), r'recommend\(log\["ip"\], log.times\)'),
+        (lambda log: tuning.recommend("5/minute", log), r'recommend\(log\["ip"\], log.times\)'),
+        (lambda log: tuning.compare(["5/minute"], keys=log), r'compare\("100/minute", log'),
+        (lambda log: tuning.what_if(log), r'what_if\(log\["ip"\], log.times\)'),
+        (lambda log: tuning.backtest(log), r'backtest\(log\["ip"\], log.times\)'),
+        (lambda log: tuning.least_limits(log, "minute"), r'log\["ip"\], log.times, "minute"\)'),
+    ],
+)
+def test_a_log_in_the_place_of_its_columns_is_refused(call: Any, said: str) -> None:
+    line = b'203.0.113.9 - - [01/Mar/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 1'
+    log = tuning.read_log(io.BytesIO(line))
+    with pytest.raises(
+        ConfigurationError, match=f"was given a Log; expected its columns: .*{said}"
+    ):
+        call(log)

@@ -349,3 +349,29 @@ def test_each_burst_has_its_own_lines(backend: str) -> None:
     ]
     colours = [colour for _, _, colour in lines]
     assert colours[0] == colours[1] != colours[2] == colours[3]
+
+
+@pytest.mark.parametrize("width", [8, 12])
+def test_no_legend_lies_over_a_title_where_pictures_stand_side_by_side(width: int) -> None:
+    from matplotlib import pyplot
+
+    result = replayed()
+    keys, times = traffic()
+    draw: list[Any] = [
+        lambda ax: plots.over_time(result, every=60, ax=ax),
+        lambda ax: plots.top_clients(result, ax=ax),
+        lambda ax: plots.bucket("10/minute", times[keys == 0], ax=ax),
+        lambda ax: plots.algorithms(tuning.compare("10/minute", keys, times), ax=ax),
+    ]
+    for layout in (None, "constrained"):
+        figure, axes = pyplot.subplots(1, 2, figsize=(width, 4), layout=layout)
+        for one, other in ((draw[0], draw[1]), (draw[2], draw[3])):
+            for ax, make in zip(axes, (one, other)):
+                ax.clear()
+                make(ax)
+            figure.canvas.draw()
+            for ax in axes:
+                title = ax._left_title
+                assert title.get_text()
+                legend = ax.get_legend()
+                assert not legend.get_window_extent().overlaps(title.get_window_extent())

@@ -416,6 +416,8 @@ def test_keys_read_requests_of_all_frameworks():
         lambda: keys.client_ip(ipv6_prefix=129),
         lambda: keys.client_ip(ipv6_prefix="64"),
         lambda: keys.client_ip(header="a b"),
+        lambda: keys.client_ip(header="X-Real-IP"),
+        lambda: keys.client_ip(header="forwarded", trusted_proxies=[]),
         lambda: keys.api_key("s3cret"),
         lambda: keys.cookie("", {"a"}),
         lambda: keys.header("x-tenant", trusted_proxies=[]),

@@ -131,6 +131,21 @@ def test_an_option_of_flask_limiter_leads_to_the_name_here():
         tidegate.flask.RateLimit(default_limits=["5/minute"])
 
 
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("deduct_when", "cost_after=, whose function returns 0 for what is not to count"),
+        ("override_defaults", "nothing: a route's own limit replaces a default"),
+        ("request_filter", "exempt_when="),
+        ("limiter", "limit=, and storage=limiter.storage to count in its storage"),
+    ],
+)
+def test_what_this_does_otherwise_than_other_limiters_is_said(wrong, meant):
+    with pytest.raises(tg.ConfigurationError) as caught:
+        decorator(**{wrong: 5})
+    assert f"{wrong} (here it is {meant}" in str(caught.value)
+
+
 def test_leftover_settings_of_flask_limiter_are_logged(caplog):
     app = flask.Flask(__name__)
     app.config["RATELIMIT_STORAGE_URI"] = "redis://localhost"

@@ -86,7 +86,12 @@ def new_axes() -> Any:
 
 def tidied(ax: Any, title: str, x: str, y: str) -> Any:
     """Labels `ax` and removes distracting lines."""
-    ax.set_title(title, loc="left", fontsize=11)
+    heading = ax.set_title(title, loc="left", fontsize=11)
+    legend = ax.get_legend()
+    # In a narrow picture the title stands above the legend, and beside it in others.
+    if legend is not None and legend.get_window_extent().overlaps(heading.get_window_extent()):
+        points = legend.get_window_extent().height * 72 / ax.figure.dpi
+        ax.set_title(title, loc="left", fontsize=11, pad=points + 8)
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     ax.spines[["top", "right"]].set_visible(False)

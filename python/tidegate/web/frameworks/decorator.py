@@ -23,6 +23,7 @@ from tidegate.web.frameworks.order_check import (
     check_view,
     reference_count,
     refuse_registered,
+    without_limit,
 )
 from tidegate.web.frameworks.rest_framework import refuse_api_view
 from tidegate.web.options import OptionReader, RouteOptions, of_requests
@@ -123,6 +124,11 @@ class _Decorator:
             "@rate_limit(...) was given to Depends(); expected as a dependency "
             "Depends(tidegate.fastapi.RateLimit(...)), and @rate_limit(...) above a route"
         )
+
+    @property
+    def __name__(self) -> str:
+        # Only a route reads it, for its endpoint: the decorator stands there without a limit.
+        raise without_limit("@rate_limit", self._functions["limit"])
 
     def __call__(self, view: Any) -> Any:
         references = reference_count(view)

@@ -15,7 +15,14 @@ from typing import Any, Callable
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
-__all__ = ["check_limit", "check_view", "reference_count", "refuse_registered", "registration"]
+__all__ = [
+    "check_limit",
+    "check_view",
+    "reference_count",
+    "refuse_registered",
+    "registration",
+    "without_limit",
+]
 
 # No function has more decorators; a longer chain is a cycle.
 _DEEPEST = 64
@@ -132,8 +139,13 @@ def check_limit(limit: Any, name: str) -> None:
             # A function that is registered already is a view.
             if len(required) == 1 and registration(limit, sys.maxsize) is None:
                 return
-    raise ArgumentTypeError(
-        f'{name} was given {limit!r}; expected a limit: {name}("5/minute"), or a '
+    raise without_limit(name, limit)
+
+
+def without_limit(name: str, given: Any) -> ArgumentTypeError:
+    """The error for a decorator `name` that was given a view, and no limit."""
+    return ArgumentTypeError(
+        f'{name} was given {given!r}; expected a limit: {name}("5/minute"), or a '
         "function of the request that returns one"
     )
 
