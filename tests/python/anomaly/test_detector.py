@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import zlib
 from collections import Counter
 from typing import Any
 
@@ -15,21 +17,23 @@ from tidegate.anomaly import Action, Anomaly, AnomalyDetector
 
 MINUTE = 60.0
 HOUR = 3600.0
-WEEK = 7 * 24 * HOUR
+DAY = 24 * HOUR
+WEEK = 7 * DAY
 # A Monday, 00:00 UTC.
 START = 1_696_204_800.0
 
 
 class Traffic:
-    """Judges one interval after the other."""
+    """Judges one interval after the other, beside `others` steady callers."""
 
-    def __init__(self, seed: int = 1, **options: Any) -> None:
+    def __init__(self, seed: int = 1, others: int = 25, **options: Any) -> None:
         self.detector = AnomalyDetector(**options)
+        self.others = {f"other {i}": 28 + i % 5 for i in range(others)}
         self.now = START
         self._random = random.Random(seed)
 
     def minute(self, counts: dict[str, int], **options: Any) -> list[Anomaly]:
-        found = self.detector.judge(counts, self.now, **options)
+        found = self.detector.judge({**self.others, **counts}, self.now, **options)
         self.now += self.detector.interval
         return found
 
@@ -119,14 +123,27 @@ def test_a_client_that_has_grown_for_good_becomes_usual_after_a_day() -> None:
     assert traffic.action_of(90) is Action.ALLOW
 
 
-def test_what_an_operator_accepts_is_usual_once_it_was_learned() -> None:
+def test_what_an_operator_accepts_passes_for_a_day_without_becoming_usual() -> None:
     traffic = Traffic()
     traffic.usual(60)
     for _ in range(5):
         traffic.action_of(400)
     assert traffic.detector.accept("a")
     assert {traffic.action_of(400) for _ in range(60)} == {Action.ALLOW}
+    assert traffic.action_of(590) is Action.ALLOW, "half as much again is accepted"
+    assert traffic.action_of(900) is Action.BLOCK, "more is not"
+    traffic.usual(24 * 60)
+    assert [traffic.action_of(400) for _ in range(3)][-1] is Action.BLOCK, "it ended, and is back"
     assert not traffic.detector.accept("unknown")
+
+
+def test_what_an_operator_accepts_is_usual_once_it_has_lasted_a_day() -> None:
+    traffic = Traffic()
+    traffic.usual(60)
+    for _ in range(5):
+        traffic.action_of(400)
+    traffic.detector.accept("a")
+    assert max(traffic.action_of(400) for _ in range(26 * 60)) <= Action.MONITOR
 
 
 @pytest.mark.parametrize("mean", [2, 8, 30, 120, 500])
@@ -160,7 +177,7 @@ def crowd(count: int, callers: int = 40) -> dict[str, int]:
 
 
 def test_a_new_caller_is_judged_by_its_peers() -> None:
-    traffic = Traffic()
+    traffic = Traffic(others=0)
     traffic.minute(crowd(10))
     found = traffic.minute({**crowd(10), "new": 60})
     assert [(each.caller, each.action) for each in found] == [("new", Action.MONITOR)]
@@ -194,11 +211,11 @@ def test_made_up_callers_do_not_get_a_steady_one_throttled() -> None:
     large = {f"large {i}": 300 for i in range(20)}
     for _ in range(30):
         traffic.minute(large)
-    for minute in range(60):
+    for minute in range(20):
         found = traffic.minute({**large, **{f"{minute} {i}": 1 for i in range(2000)}})
         assert {each.action for each in found} <= {Action.MONITOR}
         assert len(traffic.detector) == 1000
-    assert traffic.detector._callers["large 0"].baseline.samples == 90, "it was never forgotten"
+    assert traffic.detector._callers["large 0"].baseline.samples == 50, "it was never forgotten"
 
 
 def test_active_callers_beyond_the_capacity_are_not_throttled_as_new_ones() -> None:
@@ -210,7 +227,7 @@ def test_active_callers_beyond_the_capacity_are_not_throttled_as_new_ones() -> N
 
 
 def test_callers_become_known_while_as_many_as_there_is_room_for_are_known() -> None:
-    traffic = Traffic(capacity=100)
+    traffic = Traffic(others=0, capacity=100)
     for _ in range(20):
         traffic.minute({f"former {i}": 30 for i in range(100)})
     for minute in range(20):
@@ -263,7 +280,7 @@ def test_the_hour_of_the_week_counts_from_the_third_week_on() -> None:
 
 
 def test_callers_seen_longest_ago_are_forgotten_first() -> None:
-    traffic = Traffic(capacity=10)
+    traffic = Traffic(others=0, capacity=10)
     for i in range(30):
         traffic.minute({f"caller {i}": 1})
     assert len(traffic.detector) == 10
@@ -273,13 +290,13 @@ def test_callers_seen_longest_ago_are_forgotten_first() -> None:
 
 
 def test_an_anomalous_caller_is_not_forgotten_for_new_ones() -> None:
-    traffic = Traffic(capacity=10)
+    traffic = Traffic(capacity=40)
     traffic.usual(60)
     for i in range(4):
-        traffic.minute({"a": 400, **{f"new {i} {j}": 1 for j in range(9)}})
-        traffic.minute({f"newer {i} {j}": 1 for j in range(10)})
+        traffic.minute({"a": 400, **{f"new {i} {j}": 1 for j in range(30)}})
+        traffic.minute({f"newer {i} {j}": 1 for j in range(30)})
     assert traffic.action_of(400) is Action.BLOCK
-    assert len(traffic.detector) <= 10
+    assert len(traffic.detector) <= 40
 
 
 def test_anomalies_say_why_and_the_highest_score_comes_first() -> None:
@@ -309,7 +326,7 @@ def test_intervals_come_in_order() -> None:
 
 @given(st.lists(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2**53)), max_size=40))
 def test_any_counts_give_finite_scores_and_a_bounded_memory(rounds: list[dict[str, int]]) -> None:
-    traffic = Traffic(capacity=3, warm_up=1, least=1)
+    traffic = Traffic(others=0, capacity=3, warm_up=1, least=1)
     for counts in rounds:
         for anomaly in traffic.minute(counts):
             assert math.isfinite(anomaly.score)
@@ -329,6 +346,7 @@ def test_any_counts_give_finite_scores_and_a_bounded_memory(rounds: list[dict[st
         ({"m": 33, "k": 1}, "k is 1 and m is 33; expected k <= m <= 32"),
         ({"warm_up": 0}, "warm_up is 0; expected 1 or more"),
         ({"least": 1.5}, "least is 1.5; expected an int"),
+        ({"crowd_share": 0.0}, "crowd_share is 0.0; expected a share above 0, at most 1"),
         ({"monitor": 4.0}, "monitor=4.0, throttle=3.0 and block=10.0; expected 0 < monitor"),
     ],
 )
@@ -336,3 +354,42 @@ def test_wrong_options_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(TidegateError) as caught:
         AnomalyDetector(**options)
     assert said in str(caught.value)
+
+
+def test_what_was_learned_survives_a_restart_in_a_flood() -> None:
+    """Without it, the flood would become the past of its caller."""
+    traffic = Traffic()
+    traffic.usual(60)
+    assert [traffic.action_of(400) for _ in range(3)][-1] is Action.BLOCK
+    restarted = Traffic()
+    restarted.detector.restore(traffic.detector.state())
+    restarted.now = traffic.now + 60
+    assert restarted.action_of(400) is Action.BLOCK, "in the first interval after the restart"
+    assert restarted.action_of(30) is Action.ALLOW
+
+
+def test_a_restored_detector_judges_like_the_one_that_went_on() -> None:
+    traffic = Traffic(interval=HOUR, least=1, half_life=DAY)
+    for hour in range(9 * 24):
+        traffic.minute({"a": 100 + hour % 24, "b": 40}, tiers={"b": "free"})
+    restarted = Traffic(interval=HOUR, least=1, half_life=DAY)
+    restarted.detector.restore(traffic.detector.state())
+    restarted.now = traffic.now
+    for counts in ({"a": 300, "b": 900}, {"a": 110, "new": 5000}, {"a": 300, "b": 900}):
+        found = restarted.minute(counts, tiers={"b": "free"})
+        assert found == traffic.minute(counts, tiers={"b": "free"})
+        assert found
+    assert restarted.detector.state() == traffic.detector.state()
+
+
+def test_a_state_that_cannot_be_read_changes_nothing() -> None:
+    other = Traffic(interval=300)
+    other.usual(3)
+    fewer = zlib.compress(json.dumps({"format": 1, "interval": 60.0}).encode())
+    traffic = Traffic()
+    traffic.usual(3)
+    before = traffic.detector.state()
+    for state in (b"", b"abc", before[:-20], other.detector.state(), fewer):
+        with pytest.raises(ConfigurationError, match="the state of anomaly detection is not read"):
+            traffic.detector.restore(state)
+    assert traffic.detector.state() == before

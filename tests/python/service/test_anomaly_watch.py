@@ -43,8 +43,12 @@ def test_callers_of_one_request_do_not_displace_those_of_many(
     assert tiers.keys() <= counts.keys()
 
 
-def anyone(at: float) -> Recorded:
-    return Recorded(at, [Row("a", "/a", None, None, None, 1, 0, 0, 0, 1)])
+def anyone(at: float, others: int = 0, count: int = 1) -> Recorded:
+    users = ["a", *(f"other {i}" for i in range(others))]
+    counts = [count, *[30] * others]
+    return Recorded(
+        at, [Row(u, "/a", None, None, None, n, 0, 0, 0, n) for u, n in zip(users, counts)]
+    )
 
 
 def test_a_clock_that_was_ahead_and_is_set_back_does_not_end_the_watch() -> None:
@@ -65,8 +69,8 @@ def test_what_is_found_after_a_clock_was_set_back_is_reported_by_that_clock(
 ) -> None:
     watch = AnomalyWatch(AnomalyDetector(interval=60, k=1, warm_up=1), None)
     for at in (1_000_020.0, 1_000_080.0, 60.0, 120.0):
-        watch(anyone(at))
-    watch(Recorded(180.0, [Row("a", "/a", None, None, None, 900, 0, 0, 0, 900)]))
+        watch(anyone(at, others=30))
+    watch(anyone(180.0, others=30, count=900))
     watch(anyone(240.0))
     assert [vars(each)["anomaly"]["at"] for each in caplog.records] == [180.0]
 

@@ -26,6 +26,8 @@ LIMITS = """
 domain: edge
 descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000}}]
 """
+# Nobody is blocked without others to compare with.
+OTHERS = {f"other {i}": 28 + i % 5 for i in range(25)}
 
 
 class Running:
@@ -66,8 +68,9 @@ class Running:
         # The instant is later than everything that the service itself records meanwhile.
         for count in [30] * 20 + [900] * 4:
             self.minute += 1
-            row = Row(user, "/a", None, None, None, count, 0, 0, 0, count)
-            watch(Recorded(4e9 + self.minute * 60.0, [row]))
+            counts = {user: count, **OTHERS}
+            rows = [Row(each, "/a", None, None, None, n, 0, 0, 0, n) for each, n in counts.items()]
+            watch(Recorded(4e9 + self.minute * 60.0, rows))
 
     def admin(self, method: str, path: str, **more: Any) -> httpx.Response:
         host, port = self.service.admin_address or ("", 0)
