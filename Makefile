@@ -30,7 +30,7 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/extension tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts
 
-.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood values chaos soak bench surge lint lint-python lint-cpp asan asan-python tsan portable \
+.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood values chaos soak bench bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz mutants campaign docs wheel clean deps-build deps-test deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -280,6 +280,20 @@ bench-python: $(VENV)/.package
 	set -e; for benchmark in call memory import rate rules logs replay recommend sliding_error what_if redis shm server stall asgi web; do \
 	  $(python) benchmarks/python/bench_$$benchmark.py; \
 	done
+
+# Writes docs/benchmarks.md with its JSON and pictures, and the lines of the README. ONLY="call web" measures
+# some, RUNS is how often each of the short ones runs. The benchmarks of the service need what its tests need.
+RUNS ?= 3
+bench-report: deps-test $(VENV)/.build  ## all benchmarks, RUNS times, into docs/benchmarks.md; ONLY="call web" for some
+	cmake --preset release
+	cmake --build --preset release --target core_bench
+	+@$(MAKE) --no-print-directory VENV=build/bench-venv bench-report-run
+
+.PHONY: bench-report-run
+bench-report-run: released_and := --config-settings=cmake.define.TIDEGATE_BUILD_BENCHMARKS=ON
+bench-report-run: $(VENV)/.package
+	$(pip) -r benchmarks/requirements.txt -r tests/requirements.txt
+	$(python) benchmarks/report.py --runs $(RUNS) $(if $(ONLY),--only $(ONLY))
 
 # Its page gets its figures and pictures from the run; SURGE=--quick only shows that it works, in half a
 # minute or two. In an environment of its own, as bench.

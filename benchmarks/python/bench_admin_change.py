@@ -8,7 +8,6 @@ process, so no network is included.
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
 import statistics
 import sys
@@ -19,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import harness
 import sqlalchemy as sa
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "python"))
@@ -26,10 +26,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = harness.arguments(__doc__ or "", rounds=5, quick_rounds=2)
     parser.add_argument("--rules", type=int, default=300)
     parser.add_argument("--overrides", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     from admin_client import AdminService
     from tidegate.rules.sql import schema, upgrade
@@ -65,7 +64,7 @@ def main() -> None:
         with AdminService(url, lambda: dt.datetime.now(dt.timezone.utc)) as service:
             AdminDatabase.change = timed  # type: ignore[method-assign]
             took = []
-            for i in range(options.rounds):
+            for i in range(harness.rounds_of(options)):
                 body = {"by": "user", "endpoints": ["/s7/*"], "limits": f"{200 + i}/minute"}
                 begun = time.perf_counter()
                 answer = service.ask(
@@ -73,11 +72,15 @@ def main() -> None:
                 )
                 took.append(time.perf_counter() - begun)
                 assert answer.status_code == 200, answer.text
-    for name, seconds in (("PUT of one rule", took), ("lock held", held)):
-        print(
-            f"{name}: {1e3 * statistics.median(seconds):.0f} ms "
-            f"(first {1e3 * seconds[0]:.0f}, most {1e3 * max(seconds):.0f})"
-        )
+    lines = [
+        [
+            name,
+            *(f"{1e3 * value:.1f}" for value in (statistics.median(found), found[0], max(found))),
+        ]
+        for name, found in (("PUT of one rule", took), ("lock held", held))
+    ]
+    harness.print_table("A change of one rule", ["", "median ms", "first", "most"], lines)
+    harness.write_json(options.json, "admin_change", {"took_s": took, "held_s": held})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The worst stall of an event loop while the Redis of its middleware does not answer.
 
-    python benchmarks/python/bench_stall.py [--seconds 5]
+    python benchmarks/python/bench_stall.py [--seconds 5] [--json FILE]
 
 Tasks keep sending requests through the ASGI middleware, and a heartbeat on the same loop measures
 how late it wakes. The Redis, which the benchmark starts, is stopped by SIGSTOP: the kernel still
@@ -10,7 +10,6 @@ the same load: its stalls are caused by the machine.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import signal
@@ -20,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import harness
 from tidegate.asgi import RateLimitMiddleware
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
@@ -70,10 +70,11 @@ async def measure(app: Any, seconds: float) -> tuple[float, float, int]:
     return gaps[-1] * 1e3, gaps[len(gaps) * 99 // 100] * 1e3, answered
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each part")
-    seconds = parser.parse_args().seconds
+def main() -> None:
+    parser = harness.arguments(__doc__.splitlines()[0], rounds=1, quick_rounds=1)
+    parser.add_argument("--seconds", type=float, help="of each part (default 5)")
+    options = parser.parse_args()
+    seconds = options.seconds or (1.0 if options.quick else 5.0)
     with tempfile.TemporaryDirectory(prefix="tg") as directory:
         server = RedisServer(Path(directory))
         server.start()
@@ -97,13 +98,17 @@ def main() -> int:
                 degraded.append(app.limiter.stats().degraded)
         finally:
             server.kill()
-    for name, (worst, high, answered) in parts.items():
-        print(f"{name:32} worst {worst:6.1f} ms   99 % {high:5.1f} ms   {answered:7,} requests")
-    stalls = [worst for name, (worst, *_) in parts.items() if "black-holed" in name]
+    lines = [
+        [name, f"{worst:.1f}", f"{high:.1f}", f"{answered:,}"]
+        for name, (worst, high, answered) in parts.items()
+    ]
+    harness.print_table("Stalls of the loop", ["", "worst ms", "p99 ms", "requests"], lines)
+    worst = max(worst for name, (worst, *_) in parts.items() if "black-holed" in name)
     print(f"degraded decisions: {degraded}")
-    print(f"target <= {TARGET_MS} ms: {'met' if max(stalls) <= TARGET_MS else 'MISSED'}")
-    return max(stalls) > TARGET_MS
+    targets = [harness.Target("worst stall without Redis", worst, TARGET_MS, False, " ms")]
+    harness.print_targets(targets)
+    harness.write_json(options.json, "stall", {"parts": parts, "targets": targets})
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

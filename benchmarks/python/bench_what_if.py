@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import time
 
+import harness
 from tidegate.tuning import traffic, widgets
 
 REQUESTS = 1_000_000
@@ -16,6 +17,8 @@ TARGET_MS = 200
 
 
 def main() -> None:
+    options = harness.arguments(__doc__ or "", rounds=30, quick_rounds=10).parse_args()
+    rounds = harness.rounds_of(options)
     log = traffic.zipf(REQUESTS / 86_400, 86_400, clients=20_000, seed=1)
     begun = time.perf_counter()
     explorer = widgets.what_if(log.keys, log.times)
@@ -23,16 +26,20 @@ def main() -> None:
     explorer.same.value = False
     taken = []
     most = explorer.count.max
-    for step in range(1, 31):
+    for step in range(1, rounds + 1):
         for slider in (explorer.count, explorer.burst):
             begun = time.perf_counter()
-            slider.value = max(1, most * step // 31)
+            slider.value = max(1, most * step // (rounds + 1))
             taken.append(1000 * (time.perf_counter() - begun))
     print(f"{len(log):,} requests of {explorer.effect.clients:,} clients; ready in {ready:.2f} s")
-    print(
-        f"a move of a slider: median {statistics.median(taken):.0f} ms, slowest {max(taken):.0f} ms"
-        f" (target: {TARGET_MS} ms)"
-    )
+    targets = [
+        harness.Target(
+            "a move of a slider, median", statistics.median(taken), TARGET_MS, False, " ms"
+        ),
+        harness.Target("a move of a slider, slowest", max(taken), TARGET_MS, False, " ms"),
+    ]
+    harness.print_targets(targets)
+    harness.write_json(options.json, "what_if", {"ready_s": ready, "targets": targets})
 
 
 if __name__ == "__main__":

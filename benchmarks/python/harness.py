@@ -32,6 +32,9 @@ _MIN_CALLS = HOT_KEYS
 _MAX_CALLS = 200_000
 _SETTLE_S = 0.05
 
+# What this process has printed, for the JSON from which benchmarks/report.py makes a page.
+_printed: dict[str, list[Any]] = {"tables": [], "targets": []}
+
 # Compiled once for each subject, like timeit: every name is a local variable and the loop has only
 # the call that a user would write.
 _TEMPLATE = """
@@ -190,6 +193,13 @@ def measure(subjects: Sequence[Subject], rounds: int, *, quick: bool = False) ->
 
 def print_table(title: str, headers: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     """Prints a table whose first column is text and whose others are numbers."""
+    _printed["tables"].append(
+        {"title": title, "headers": list(headers), "lines": [list(line) for line in lines]}
+    )
+    _put_table(title, headers, lines)
+
+
+def _put_table(title: str, headers: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
     widths = [max(len(cell) for cell in column) for column in zip(headers, *lines, strict=True)]
 
     def put(cells: Sequence[str]) -> None:
@@ -226,6 +236,7 @@ def print_targets(targets: Sequence[Target]) -> None:
     """Prints each target, its figure, and whether the figure reaches the target."""
     if not targets:
         return
+    _printed["targets"] += targets
     lines = [
         [
             target.what,
@@ -235,7 +246,7 @@ def print_targets(targets: Sequence[Target]) -> None:
         ]
         for target in targets
     ]
-    print_table("Targets", ["", "measured", "target", ""], lines)
+    _put_table("Targets", ["", "measured", "target", ""], lines)
     for note in dict.fromkeys(target.note for target in targets if target.note):
         print(f"  {note}")
 
@@ -327,6 +338,7 @@ def write_json(path: Path | None, bench: str, figures: Mapping[str, Any]) -> Non
         "machine": platform.machine(),
         "system": platform.system(),
         "cores": os.cpu_count(),
+        "printed": _printed,
         **figures,
     }
 
