@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 import weakref
@@ -97,6 +98,8 @@ class RuleRequests:
         self._reads_in_core = (
             not self._readers and type(limiter) is RuleLimiter and not limiter._in_python
         )
+        # The requests after which endpoints of rules are compared with those of requests.
+        self._uncompared = 0
         register_rules(limiter)
         self._compare(limiter.rules)
         limiter._watch(self._compare)
@@ -110,6 +113,25 @@ class RuleRequests:
                 "rate limiting: rules of %s look at %s, which no request has here, so they never "
                 "apply; expected attributes={%r: ...}",
                 rules.source, " and ".join(lacking), lacking[0],
+            )  # fmt: skip
+        self._uncompared = _MANY if any(r.enabled and r.endpoints for r in rules.rules) else 0
+
+    def _compare_endpoints(self, request: Any) -> None:
+        """Warns if no rule with an endpoint has applied to many requests."""
+        self._uncompared -= 1
+        if self._uncompared:
+            return
+        rules, stats = self.limiter.rules, self.limiter.rule_stats()
+        counted = [stats[r.id] for r in rules.rules if r.enabled and r.endpoints and r.id in stats]
+        if any(each.allowed or each.refused or each.refused_in_shadow for each in counted):
+            return
+        reader: Any = self._readers.get("endpoint", _path_of)
+        with contextlib.suppress(Exception):  # of a function of the service
+            log.warning(
+                "rate limiting: none of the rules of %s with an endpoint applied to any of %d "
+                "requests, the last of which has the endpoint %.80r; expected the path inside the "
+                "application, without the prefix of a mount, of root_path or of SCRIPT_NAME",
+                rules.source, _MANY, reader(request),
             )  # fmt: skip
 
     def _note(self, name: str, value: Any) -> None:
@@ -159,6 +181,8 @@ class RuleRequests:
         """Charges the request; returns None if no limit applies to it."""
         if not (switch.on and self._enabled):
             return None
+        if self._uncompared:
+            self._compare_endpoints(request)
         if self._never_waits:
             made: Any = None
             if self._reads_in_core:

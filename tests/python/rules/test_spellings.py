@@ -142,6 +142,32 @@ def test_an_attribute_without_a_value_in_many_requests_is_named(
     assert caplog.text.count("the attribute user had no value in 1000 requests") == 1
 
 
+@pytest.mark.parametrize("reads", [{}, {"user": lambda scope: "7"}], ids=["core", "functions"])
+@pytest.mark.parametrize(
+    ("endpoint", "lines"), [("/api/login", 1), ("/login", 0), ("/{any}", 0), (None, 0)]
+)
+def test_rules_whose_endpoints_no_request_has_are_said_once(
+    endpoint: str | None, lines: int, reads: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rule = {
+        "id": "a",
+        "by": "ip",
+        "limit": "1/hour",
+        **({"endpoint": endpoint} if endpoint else {}),
+    }
+    app = made(rule, {"id": "b", "by": "global", "limit": "1/hour"}, attributes=reads)
+    scope = {"type": "http", "path": "/login", "method": "GET", "client": ("192.0.2.1", 1)}
+    for _ in range(2500):
+        app._request_limiter.check({**scope, "headers": []})
+    assert caplog.text.count("none of the rules of") == lines
+    if lines:
+        assert "the last of which has the endpoint '/login'" in caplog.text
+        app.limiter.use(RuleSet({"rules": [{**rule, "endpoint": "/v2/login"}]}))
+        for _ in range(1000):
+            app._request_limiter.check({**scope, "headers": []})
+        assert caplog.text.count("none of the rules of") == 2
+
+
 def test_an_async_function_of_tiers_is_refused() -> None:
     async def lookup(user: str) -> str:
         return "premium"
