@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 import tidegate as tg
@@ -48,6 +49,32 @@ def test_a_changed_tier_is_seen_after_the_ttl_and_not_before(
         database.run("UPDATE user_tiers SET tier = 'premium'")
         tiers.forget("42")
         eventually(lambda: tiers.of({"user": "42"}) == "premium")
+
+
+@pytest.mark.parametrize("forgotten", ["42", None])
+def test_a_lookup_that_began_before_a_change_is_made_again(
+    sqlite: RuleDatabase, forgotten: str | None
+) -> None:
+    sqlite.add("user_tiers", user_id="42", tier="premium")
+    with SqlTiers(sqlite.url) as tiers:
+        look_up = tiers._look_up
+        answers = []
+        looked_up, changed = threading.Event(), threading.Event()
+
+        def look_up_slowly(values: list[str]) -> dict[str, str]:
+            answers.append(look_up(values))
+            looked_up.set()
+            assert changed.wait(30)
+            return answers[-1]
+
+        tiers._look_up = look_up_slowly  # type: ignore[method-assign]
+        assert tiers.of({"user": "42"}) is None
+        assert looked_up.wait(30)
+        sqlite.run("UPDATE user_tiers SET tier = 'free'")
+        tiers.forget(forgotten)
+        changed.set()
+        eventually(lambda: tiers.of({"user": "42"}) == "free")
+        assert answers == [{"42": "premium"}, {"42": "free"}]
 
 
 def test_users_looked_up_longest_ago_are_forgotten(sqlite: RuleDatabase) -> None:

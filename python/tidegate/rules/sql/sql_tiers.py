@@ -70,6 +70,9 @@ class SqlTiers:
         self._clock = clock
         self._known: OrderedDict[str, tuple[float, str | None]] = OrderedDict()
         self._wanted: OrderedDict[str, None] = OrderedDict()
+        # Those that the thread looks up now, without those that were forgotten meanwhile: the
+        # answer may be from before the change that made forget() be called.
+        self._asked: set[str] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -96,8 +99,10 @@ class SqlTiers:
         with self._changed:
             if value is None:
                 self._known.clear()
+                self._asked.clear()
             else:
                 self._known.pop(value, None)
+                self._asked.discard(value)
 
     def close(self) -> None:
         """Ends the thread. Known tiers stay."""
@@ -137,6 +142,7 @@ class SqlTiers:
                     self._database.close()
                     return
                 values = list(self._wanted)[:_MOST_AT_ONCE]
+                self._asked = set(values)
             try:
                 found = self._look_up(values)
             except Exception as error:
@@ -159,6 +165,8 @@ class SqlTiers:
         until = self._clock() + self._ttl
         with self._changed:
             for value in values:
+                if value not in self._asked:
+                    continue  # it is still wanted
                 self._wanted.pop(value, None)
                 self._known[value] = (until, found.get(value))
                 self._known.move_to_end(value)
