@@ -126,16 +126,61 @@ void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t factor, 
   }
 }
 
-void RuleLimiter::ChargesOfUsed(const Request& request, int64_t cost, Charged* charged) const {
-  ChargesOf(nullptr, request, cost, charged);
+template <typename Predicate>
+void RuleLimiter::Keep(Predicate is_wanted, Charged* charged) const {
   size_t kept = 0;
   for (size_t i = 0; i < charged->charges.size(); ++i) {
-    if (rules_->rules()[charged->rules[i]].counts_requests) continue;
+    if (!is_wanted(rules_->rules()[charged->rules[i]])) continue;
     charged->charges[kept] = charged->charges[i];
     charged->rules[kept++] = charged->rules[i];
   }
   charged->charges.resize(kept);
   charged->rules.resize(kept);
+}
+
+void RuleLimiter::ChargesOfUsed(const Request& request, int64_t cost, Charged* charged) const {
+  ChargesOf(nullptr, request, cost, charged);
+  Keep([](const Rule& rule) { return !rule.counts_requests; }, charged);
+}
+
+int RuleLimiter::SaysOfCaller(std::string_view attribute) {
+  if (attribute == "ip") return 2;
+  const bool of_request = attribute == "endpoint" || attribute == "method" || attribute == "tier" ||
+                          attribute == "priority";
+  return of_request ? 1 : 3;
+}
+
+int RuleLimiter::SaysOfCaller(const Rule& rule) {
+  int most = 0;
+  for (const std::string& name : rule.by) most = std::max(most, SaysOfCaller(name));
+  return most;
+}
+
+int RuleLimiter::SaysOfCaller(const Request& request) const {
+  int most = 0;
+  for (const Rule& rule : rules_->rules()) {
+    for (const std::string& name : rule.by) {
+      const int number = rules_->AttributeNumber(name);
+      if (number >= 0 && request[static_cast<size_t>(number)].data() != nullptr) {
+        most = std::max(most, SaysOfCaller(name));
+      }
+    }
+  }
+  return most;
+}
+
+void RuleLimiter::ChargesToForget(const Request& request, const Ids* only,
+                                  Charged* charged) const {
+  ChargesOf(nullptr, request, 1, charged);
+  if (only != nullptr) {
+    const auto is_named = [only](const Rule& rule) {
+      return std::find(only->begin(), only->end(), rule.id) != only->end();
+    };
+    Keep(is_named, charged);
+    return;
+  }
+  const int least = SaysOfCaller(request);
+  Keep([least](const Rule& rule) { return SaysOfCaller(rule) >= least; }, charged);
 }
 
 void RuleLimiter::CountWrittenOff(absl::Span<const Charge> charges,
@@ -269,7 +314,11 @@ std::optional<Decision> RuleLimiter::Submit(Op op, const Request& request, int64
                                             Store::Done done, int64_t factor) const {
   Charged charged;
   if (!IsDecision(op)) {
-    ChargesOf(hit, request, cost, &charged);
+    if (op == Op::kReset || op == Op::kForget) {
+      ChargesToForget(request, nullptr, &charged);
+    } else {
+      ChargesOf(hit, request, cost, &charged);
+    }
     if (op == Op::kRelease && !HasPlaces(charged.charges)) return Decision();
     const auto finish = [](const Decision& decision) { return decision; };
     return store_->Submit(op, charged.charges, hit, nullptr, finish, std::move(done));
@@ -306,6 +355,12 @@ void RuleLimiter::Refund(const Request& request, int64_t cost, const Decision* h
   store_->Call(Op::kRefund, charged.charges, hit);
 }
 
+void RuleLimiter::RefundCost(const Request& request, int64_t cost) const {
+  Charged charged;
+  ChargesOfUsed(request, cost, &charged);
+  store_->Call(Op::kRefund, charged.charges);
+}
+
 void RuleLimiter::Release(const Request& request, int64_t cost, const Decision& hit) const {
   Charged charged;
   ChargesOf(&hit, request, cost, &charged);
@@ -320,15 +375,15 @@ std::optional<Decision> RuleLimiter::Extend(const Request& request, int64_t cost
   return store_->Extend(charged.charges, hit);
 }
 
-void RuleLimiter::Reset(const Request& request) const {
+void RuleLimiter::Reset(const Request& request, const Ids* only) const {
   Charged charged;
-  ChargesOf(nullptr, request, 1, &charged);
+  ChargesToForget(request, only, &charged);
   store_->Call(Op::kReset, charged.charges);
 }
 
-void RuleLimiter::Forget(const Request& request) const {
+void RuleLimiter::Forget(const Request& request, const Ids* only) const {
   Charged charged;
-  ChargesOf(nullptr, request, 1, &charged);
+  ChargesToForget(request, only, &charged);
   store_->Call(Op::kForget, charged.charges);
 }
 

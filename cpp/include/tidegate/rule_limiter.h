@@ -92,14 +92,19 @@ class RuleLimiter {
   // Gives back what `hit`, a decision of this limiter for the same request and cost, charged,
   // without what load added to the cost.
   virtual void Refund(const Request& request, int64_t cost, const Decision* hit) const;
+  // Gives back a part of the cost of a request that remains: rules that count requests keep it.
+  virtual void RefundCost(const Request& request, int64_t cost) const;
   // Gives back the places that `hit` took of concurrency limits, and nothing else of it.
   virtual void Release(const Request& request, int64_t cost, const Decision& hit) const;
   // Has the leases of these places end a period from now; see Limiter::Extend().
   virtual std::optional<Decision> Extend(const Request& request, int64_t cost,
                                          const Decision& hit) const;
-  // Forgets the usage; carried and topped-up units of quotas stay. Forget() forgets these too.
-  virtual void Reset(const Request& request) const;
-  virtual void Forget(const Request& request) const;
+  // Forgets the usage; carried and topped-up units of quotas stay. Forget() forgets these too. Of
+  // the rules that apply, those with the ids `only`; where it is null, those whose counts the
+  // request's caller shares with no others: see SaysOfCaller().
+  using Ids = std::vector<std::string>;
+  virtual void Reset(const Request& request, const Ids* only = nullptr) const;
+  virtual void Forget(const Request& request, const Ids* only = nullptr) const;
   // StatusOf() returns what a request's keys have of the quotas that apply to it. TopUp() gives
   // extra units of one of these quotas, by its name; an empty name stands for the only quota.
   virtual absl::StatusOr<std::vector<std::pair<const Limit*, QuotaStatus>>> StatusOf(
@@ -170,6 +175,18 @@ class RuleLimiter {
   }
   // The charges of ChargeInFull().
   void ChargesOfUsed(const Request& request, int64_t cost, Charged* charged) const;
+  // The charges of Reset().
+  void ChargesToForget(const Request& request, const Ids* only, Charged* charged) const;
+  // How much the attributes that a rule counts by say of who asks: 3 for a user, an API key and
+  // others of the service's own, 2 for the address, 1 for the endpoint and others of the request, 0
+  // for none. A count is shared where the request has an attribute that says more, and by which any
+  // rule counts.
+  static int SaysOfCaller(std::string_view attribute);
+  static int SaysOfCaller(const Rule& rule);
+  int SaysOfCaller(const Request& request) const;
+  // Keeps the charges of the rules for which `is_wanted` is true.
+  template <typename Predicate>
+  void Keep(Predicate is_wanted, Charged* charged) const;
   void CountWrittenOff(absl::Span<const Charge> charges, const Decision& decision) const;
   // The decision on a request to which no limit applies.
   Decision WithoutCharges(const Charged& charged) const;

@@ -317,15 +317,27 @@ py::object ChargeInFull(const py::object& self, const py::dict& attributes) {
   return py::reinterpret_steal<py::object>(NewDecision(decision, bound.ptr()));
 }
 
-void Reset(const py::object& self, const py::dict& attributes, int op) {
+// Gives back a part of what a request cost, which is not given back itself.
+void RefundCost(const py::object& self, const py::dict& attributes) {
+  const py::object bound = Checked(self.ptr()).bound;
+  auto& rules = bound.cast<BoundRules&>();
+  Asked asked(rules);
+  asked.ReadAll(attributes);
+  Run(rules.limiter(), [&] { rules.limiter().RefundCost(asked.request(), asked.cost()); });
+}
+
+void Reset(const py::object& self, const py::dict& attributes, int op,
+           const std::optional<RuleLimiter::Ids>& rules_named) {
   const PyRuleLimiter& owner = Checked(self.ptr());
   const py::object bound = owner.bound;
   auto& rules = bound.cast<BoundRules&>();
   Asked asked(rules);
   asked.ReadAll(attributes);
   const bool keeps_bought = static_cast<Op>(op) == Op::kReset;
+  const RuleLimiter::Ids* const only = rules_named.has_value() ? &*rules_named : nullptr;
   Run(rules.limiter(), [&] {
-    keeps_bought ? rules.limiter().Reset(asked.request()) : rules.limiter().Forget(asked.request());
+    keeps_bought ? rules.limiter().Reset(asked.request(), only)
+                 : rules.limiter().Forget(asked.request(), only);
   });
 }
 
@@ -488,7 +500,8 @@ void RegisterRuleLimiter(py::module_& m) {
       .def("_refund", &Refund, py::arg("attributes"), py::arg("decision"))
       .def("_release", &Release, py::arg("attributes"), py::arg("decision"))
       .def("_extend", &Extend, py::arg("attributes"), py::arg("decision"))
-      .def("_reset", &Reset, py::arg("attributes"), py::arg("op"))
+      .def("_refund_cost", &RefundCost, py::arg("attributes"))
+      .def("_reset", &Reset, py::arg("attributes"), py::arg("op"), py::arg("rules") = py::none())
       .def("_bring_forward", &BringForward, py::arg("attributes"))
       .def("_begin", &Begin, py::arg("op"), py::arg("attributes"), py::arg("decision"),
            py::arg("loop"), py::arg("channel"))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import weakref
+from functools import partial
 
 from tidegate import _core
-from tidegate._errors import ArgumentTypeError
+from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.base import BaseLimiter
 from tidegate.limiter.clock import extender_by
 from tidegate.limiter.debt import WriteOffs
@@ -175,21 +176,51 @@ class RuleLimiter(_core.RuleLimiter, BaseLimiter):
         return self._write_offs.seen(decision, cost)
 
     def refund(
-        self, *, cost: int = 1, decision: Decision | None = None, **attributes: Attribute
+        self,
+        *,
+        cost: int = 1,
+        decision: Decision | None = None,
+        keep_request: bool = False,
+        **attributes: Attribute,
     ) -> None:
         """Gives back what check() with the same arguments charged.
 
         With the `decision` of that call, exactly where it was charged and by the rules that it
-        was made by; see Limiter.refund().
+        was made by; see Limiter.refund(). With `keep_request`, `cost` is a part of what a request
+        cost that remains: rules that count requests give nothing back, as charge() charges them
+        nothing. Raises ConfigurationError for both at once.
         """
-        self._refund({"cost": cost, **self._with_tier(attributes)}, decision)
+        self._check_kept(keep_request, decision)
+        asked = {"cost": cost, **self._with_tier(attributes)}
+        if keep_request:
+            self._refund_cost(asked)
+        else:
+            self._refund(asked, decision)
+
+    @staticmethod
+    def _check_kept(keep_request: object, decision: Decision | None) -> None:
+        if not isinstance(keep_request, bool):
+            raise ArgumentTypeError(f"keep_request is {keep_request!r}; expected True or False")
+        if keep_request and decision is not None:
+            raise ConfigurationError(
+                "keep_request is given beside a decision, by which all that it charged is given "
+                "back; expected one of them"
+            )
 
     async def refund_async(
-        self, *, cost: int = 1, decision: Decision | None = None, **attributes: Attribute
+        self,
+        *,
+        cost: int = 1,
+        decision: Decision | None = None,
+        keep_request: bool = False,
+        **attributes: Attribute,
     ) -> None:
         """Like refund(), without blocking the event loop."""
-        if not self._storage.blocks:
-            return self.refund(cost=cost, decision=decision, **attributes)
+        if keep_request or not self._storage.blocks:
+            call = partial(
+                self.refund, cost=cost, decision=decision, keep_request=keep_request, **attributes
+            )
+            return await self._call_async(call)
         await self._await(_core.REFUND, cost, self._with_tier(attributes), decision)
         return None
 
@@ -211,30 +242,61 @@ class RuleLimiter(_core.RuleLimiter, BaseLimiter):
         await self._await(_core.RELEASE, cost, self._with_tier(attributes), decision)
         return None
 
-    def reset(self, **attributes: Attribute) -> None:
-        """Forgets what the keys of such a request have used of the limits that apply.
+    def reset(self, *, rules: Iterable[str] | None = None, **attributes: Attribute) -> None:
+        """Forgets what the caller of such a request has used of the limits that apply.
 
-        The top-ups and the carried units that are left of quotas stay; see Limiter.reset().
+        Counts that the caller shares with others stay: with a user, an API key or another attribute
+        of the service's own, those by the address, by the endpoint and of all requests; with an
+        address, the latter two; and so on. `rules` names the ids of the rules to reset in place of
+        that, shared or not; ConfigurationError names an id that no rule has. The top-ups and the
+        carried units that are left of quotas stay; see Limiter.reset().
         """
-        self._reset(self._with_tier(attributes), _core.RESET)
+        self._reset(self._with_tier(attributes), _core.RESET, self._named(rules))
 
-    async def reset_async(self, **attributes: Attribute) -> None:
+    async def reset_async(
+        self, *, rules: Iterable[str] | None = None, **attributes: Attribute
+    ) -> None:
         """Like reset(), without blocking the event loop."""
-        if not self._storage.blocks:
-            return self.reset(**attributes)
+        if rules is not None or not self._storage.blocks:
+            return await self._call_async(partial(self.reset, rules=rules, **attributes))
         await self._await(_core.RESET, 1, self._with_tier(attributes))
         return None
 
-    def forget(self, **attributes: Attribute) -> None:
-        """Makes the keys of such a request new keys. Unlike reset(), deletes top-ups too."""
-        self._reset(self._with_tier(attributes), _core.FORGET)
+    def forget(self, *, rules: Iterable[str] | None = None, **attributes: Attribute) -> None:
+        """Makes the keys that reset() is about new keys. Unlike reset(), deletes top-ups too."""
+        self._reset(self._with_tier(attributes), _core.FORGET, self._named(rules))
 
-    async def forget_async(self, **attributes: Attribute) -> None:
+    async def forget_async(
+        self, *, rules: Iterable[str] | None = None, **attributes: Attribute
+    ) -> None:
         """Like forget(), without blocking the event loop."""
-        if not self._storage.blocks:
-            return self.forget(**attributes)
+        if rules is not None or not self._storage.blocks:
+            return await self._call_async(partial(self.forget, rules=rules, **attributes))
         await self._await(_core.FORGET, 1, self._with_tier(attributes))
         return None
+
+    def _named(self, rules: Iterable[str] | None) -> list[str] | None:
+        """Returns the ids, all of which rules have. Raises ConfigurationError for others."""
+        if rules is None:
+            return None
+        if isinstance(rules, (str, bytes)) or not hasattr(rules, "__iter__"):
+            raise ArgumentTypeError(f"the rules are {rules!r:.80}; expected a list of ids")
+        named = list(rules)
+        known = compiled(self._rules)._rule_ids
+        for id in named:
+            if id not in known:
+                raise ConfigurationError(
+                    f"there is no rule {id!r:.120}; expected one of {', '.join(known):.400}"
+                )
+        return named
+
+    async def _call_async(self, call: Callable[[], None]) -> None:
+        """Calls where the event loop does not wait for the storage."""
+        if not self._storage.blocks:
+            return call()
+        import asyncio
+
+        return await asyncio.to_thread(call)
 
     def explain(self, *, cost: int = 1, **attributes: Attribute) -> Explanation:
         """Why each rule applies to such a request or does not, and the state of those that do.

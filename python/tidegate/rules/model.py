@@ -38,8 +38,8 @@ UNLIMITED = "unlimited"
 NAME = "[A-Za-z_][A-Za-z0-9_]{0,63}"
 _ID = "[!-~]{1,100}"
 _METHOD = "[A-Za-z-]{1,20}"
-# Keywords of check() that are not attributes.
-RESERVED = frozenset({"cost", "decision", "self"})
+# Keywords of check(), refund() and reset() that are not attributes.
+RESERVED = frozenset({"cost", "decision", "keep_request", "rules", "self"})
 
 
 def as_list(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import Any
 
 import pytest
 from admin_client import AdminService, Clock, add_api_rule
@@ -43,6 +44,31 @@ def test_a_reset_unlocks_a_key_and_is_in_the_audit_log(any_service: AdminService
     entry = any_service.audit()[-1]
     assert (entry["action"], entry["after"]) == ("counts.reset", [{"rule": "api", "key": "42"}])
     assert entry["before"] == {"attributes": ATTRIBUTES, "everything": False, "quotas": {}}
+
+
+def test_a_reset_keeps_what_is_shared_with_others_unless_it_is_named(service: AdminService) -> None:
+    rules = [
+        {"id": "user", "by": "user", "limits": "10/hour"},
+        {"id": "ceiling", "by": "global", "limits": "10/hour"},
+    ]
+    answer = service.ask("PUT", "/ratelimit/document", {"rules": rules}, headers={"If-Match": "*"})
+    assert answer.status_code == 200, answer.text
+
+    def left() -> list[int]:
+        return [outcome.remaining for outcome in service.limiter.peek(user="42").outcomes]
+
+    assert service.limiter.check(user="42")
+    body: dict[str, Any] = {"attributes": {"user": "42"}}
+    answer = service.ask("POST", "/ratelimit/reset", body, role="operator")
+    assert answer.json()["reset"] == [{"rule": "user", "key": "42"}]
+    assert left() == [10, 9]
+    body["rules"] = ["ceiling"]
+    answer = service.ask("POST", "/ratelimit/reset", body, role="operator")
+    assert [each["rule"] for each in answer.json()["reset"]] == ["ceiling"]
+    assert left() == [10, 10]
+    body["rules"] = ["gone"]
+    answer = service.ask("POST", "/ratelimit/reset", body, role="operator")
+    assert (answer.status_code, "there is no rule 'gone'" in answer.text) == (422, True)
 
 
 @pytest.mark.parametrize("path", ["/ratelimit/explain", "/ratelimit/reset"])

@@ -289,6 +289,12 @@ class ResetAsked(BaseModel):
         default=False,
         description="Deletes top-ups and carried units of quotas too, which stay otherwise.",
     )
+    rules: Optional[list[str]] = Field(
+        default=None,
+        max_length=100,
+        description="The ids of the rules to reset, shared counts too; else those whose counts the "
+        "caller shares with no others.",
+    )
 
 
 class Enforced(BaseModel):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fastapi import APIRouter
 
+from tidegate.rules.callers import rules_of_caller
 from tidegate.rules.model import NAME, RESERVED
 from tidegate.server.admin.bodies import (
     Asked,
@@ -103,16 +104,20 @@ def _check_names(attributes: dict[str, str]) -> None:
 def reset(admin: TheAdmin, actor: AnActor, asked: ResetAsked) -> Any:
     """Forgets what the keys of a request have used by the rules that apply to it.
 
-    Top-ups and carried units of quotas stay, unless `everything` is true. The penalty of an anomaly
-    of the same caller ends as well.
+    Counts that the caller shares with others stay, such as a ceiling for all, unless `rules` names
+    them. Top-ups and carried units of quotas stay, unless `everything` is true. The penalty of an
+    anomaly of the same caller ends as well.
     """
     _check_names(asked.attributes)
     attributes: dict[str, Any] = asked.attributes
     limiter = admin.limiter
+    names = asked.rules
+    if names is None:
+        names = rules_of_caller(limiter.rules, limiter._with_tier(attributes))
     applied = [
         {"rule": each.rule, "key": each.key}
         for each in limiter.explain(**attributes)
-        if each.applies
+        if each.applies and each.rule in names
     ]
     quotas = units_of(limiter, attributes)
     penalty = admin.penalty_of(attributes)
@@ -123,9 +128,9 @@ def reset(admin: TheAdmin, actor: AnActor, asked: ResetAsked) -> Any:
         if penalty is not None:
             change.record("anomaly.unlock", penalty.caller, before=penalty.said())
     if asked.everything:
-        limiter.forget(**attributes)
+        limiter.forget(rules=names, **attributes)
     else:
-        limiter.reset(**attributes)
+        limiter.reset(rules=names, **attributes)
     if penalty is not None and admin.enforcement is not None:
         admin.enforcement.unlock(penalty.caller)
     return {"reset": applied, "quotas": quotas}
