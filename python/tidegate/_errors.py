@@ -1,4 +1,4 @@
-"""The exceptions that tidegate raises."""
+"""The exceptions that tidegate raises, and the error of a module whose extra is missing."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ __all__ = [
     "RateLimitExceeded",
     "StorageError",
     "TidegateError",
+    "without_extra",
 ]
 
 
@@ -53,3 +54,12 @@ class RateLimitExceeded(TidegateError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.decision,), self.__dict__
+
+
+def without_extra(module: str, extra: str, error: ImportError) -> ModuleNotFoundError:
+    """The error to raise where `module` cannot import a package that `extra` installs."""
+    package = (error.name or "").partition(".")[0]
+    return ModuleNotFoundError(
+        f"{module} needs the package {package}; expected `pip install 'tidegate[{extra}]'`",
+        name=error.name,
+    )

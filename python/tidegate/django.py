@@ -17,12 +17,17 @@ from collections.abc import Awaitable, Iterable
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.conf import settings
-from django.core import checks
-from django.core.exceptions import ImproperlyConfigured
-from django.http import HttpResponse
-from django.http.response import HttpResponseBase
+from tidegate._errors import without_extra
+
+try:
+    from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+    from django.conf import settings
+    from django.core import checks
+    from django.core.exceptions import ImproperlyConfigured
+    from django.http import HttpResponse
+    from django.http.response import HttpResponseBase
+except ImportError as error:
+    raise without_extra("tidegate.django", "django", error) from None
 
 from tidegate._errors import ConfigurationError
 from tidegate.limiter.storage.hints import unknown_options

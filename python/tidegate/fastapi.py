@@ -22,8 +22,13 @@ from collections.abc import AsyncIterator, Awaitable
 from types import CoroutineType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable
 
-from fastapi import Response
-from starlette.requests import HTTPConnection
+from tidegate._errors import without_extra
+
+try:
+    from fastapi import Response
+    from starlette.requests import HTTPConnection
+except ImportError as error:
+    raise without_extra("tidegate.fastapi", "fastapi", error) from None
 
 from tidegate._core import Decision
 from tidegate._errors import ConfigurationError

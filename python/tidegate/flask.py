@@ -26,8 +26,13 @@ import inspect
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
-import flask
-from werkzeug.exceptions import TooManyRequests
+from tidegate._errors import without_extra
+
+try:
+    import flask
+    from werkzeug.exceptions import TooManyRequests
+except ImportError as error:
+    raise without_extra("tidegate.flask", "flask", error) from None
 
 from tidegate import _errors
 from tidegate._errors import ArgumentTypeError, ConfigurationError

@@ -10,8 +10,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import anyio
-import httpx
+from tidegate._errors import without_extra
+
+try:
+    import anyio
+    import httpx
+except ImportError as error:
+    raise without_extra("tidegate.httpx", "httpx", error) from None
 
 from tidegate._errors import ArgumentTypeError
 from tidegate.outbound.pacing import Pacing, shows_options

@@ -304,7 +304,9 @@ def jwt_claim(
     try:
         import jwt
     except ImportError:
-        raise ConfigurationError("jwt_claim needs PyJWT; install tidegate[jwt]") from None
+        raise ConfigurationError(
+            "jwt_claim needs the package PyJWT; expected `pip install 'tidegate[jwt]'`"
+        ) from None
     if not isinstance(claim, str) or not claim:
         raise ConfigurationError(f"the claim is {claim!r}; expected a name such as 'sub'")
     if key is None or (isinstance(key, (str, bytes)) and not key):

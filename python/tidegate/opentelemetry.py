@@ -14,7 +14,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Callable
 
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter_provider
+from tidegate._errors import without_extra
+
+try:
+    from opentelemetry.metrics import (
+        CallbackOptions,
+        MeterProvider,
+        Observation,
+        get_meter_provider,
+    )
+except ImportError as error:
+    raise without_extra("tidegate.opentelemetry", "opentelemetry", error) from None
 
 from tidegate import _core
 from tidegate.web.metrics import DECISION_SECONDS, METRICS, Metric, Sources

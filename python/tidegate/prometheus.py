@@ -17,9 +17,14 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
+from tidegate._errors import without_extra
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise without_extra("tidegate.prometheus", "prometheus", error) from None
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.web.metrics import DECISION_SECONDS, METRICS, Metric, Readings, Sources

@@ -10,9 +10,14 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from requests.adapters import BaseAdapter, HTTPAdapter
-from requests.exceptions import UnrewindableBodyError
-from requests.utils import rewind_body
+from tidegate._errors import without_extra
+
+try:
+    from requests.adapters import BaseAdapter, HTTPAdapter
+    from requests.exceptions import UnrewindableBodyError
+    from requests.utils import rewind_body
+except ImportError as error:
+    raise without_extra("tidegate.requests", "requests", error) from None
 
 from tidegate._errors import ArgumentTypeError
 from tidegate.outbound.pacing import Pacing, shows_options

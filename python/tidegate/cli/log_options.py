@@ -62,7 +62,7 @@ def tuning_library() -> Any:
     try:
         from tidegate import tuning
     except ImportError as error:
-        raise ConfigurationError(f"{error}; expected `pip install 'tidegate[notebook]'`") from None
+        raise ConfigurationError(str(error)) from None
     return tuning
 
 

@@ -35,7 +35,7 @@ def _top(arguments: argparse.Namespace) -> int:
     try:
         from tidegate.rules.sql.violation_table import top_violations
     except ImportError as error:
-        raise ConfigurationError(f"{error}; expected `pip install 'tidegate[sql]'`") from None
+        raise ConfigurationError(str(error)) from None
     try:
         rises = top_violations(
             arguments.database,

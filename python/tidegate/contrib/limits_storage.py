@@ -21,12 +21,17 @@ import re
 import time
 from typing import Any
 
-from limits import RateLimitItem
-from limits.aio.storage import MovingWindowSupport as AsyncMovingWindowSupport
-from limits.aio.storage import SlidingWindowCounterSupport as AsyncSlidingWindowCounterSupport
-from limits.aio.storage import Storage as AsyncStorage
-from limits.limits import GRANULARITIES
-from limits.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
+from tidegate._errors import without_extra
+
+try:
+    from limits import RateLimitItem
+    from limits.aio.storage import MovingWindowSupport as AsyncMovingWindowSupport
+    from limits.aio.storage import SlidingWindowCounterSupport as AsyncSlidingWindowCounterSupport
+    from limits.aio.storage import Storage as AsyncStorage
+    from limits.limits import GRANULARITIES
+    from limits.storage import MovingWindowSupport, SlidingWindowCounterSupport, Storage
+except ImportError as error:
+    raise without_extra("tidegate.limits", "limits", error) from None
 
 from tidegate._core import Decision, Limit, RedisStore, ShmStore, Store
 from tidegate._errors import ArgumentTypeError, ConfigurationError, TidegateError

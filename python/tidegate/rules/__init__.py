@@ -10,12 +10,12 @@ Needs the extra ``rules``: ``pip install 'tidegate[rules]'``.
 
 from __future__ import annotations
 
+from tidegate._errors import without_extra
+
 try:
     import pydantic  # noqa: F401
-except ModuleNotFoundError:
-    raise ImportError(
-        "tidegate.rules needs the package pydantic; expected `pip install 'tidegate[rules]'`"
-    ) from None
+except ImportError as error:
+    raise without_extra("tidegate.rules", "rules", error) from None
 
 from tidegate.rules.file import RuleFile
 from tidegate.rules.model import Cost, Default, ListEntry, Override, Rule

@@ -12,6 +12,13 @@ Nothing here is imported by ``import tidegate``.
 
 from __future__ import annotations
 
+from tidegate._errors import without_extra
+
+try:
+    import numpy  # noqa: F401
+except ImportError as error:
+    raise without_extra("tidegate.tuning", "notebook", error) from None
+
 from tidegate.tuning import traffic as traffic
 from tidegate.tuning.backtest import Backtest, backtest
 from tidegate.tuning.clients import Clients

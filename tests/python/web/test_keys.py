@@ -355,7 +355,7 @@ def test_a_request_without_a_token_has_no_claim():
 
 def test_a_claim_without_pyjwt_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "jwt", None)
-    with pytest.raises(tg.ConfigurationError, match=r"install tidegate\[jwt\]"):
+    with pytest.raises(tg.ConfigurationError, match=r"pip install 'tidegate\[jwt\]'"):
         keys.jwt_claim(key=SECRET, algorithms=["HS256"])
 
 

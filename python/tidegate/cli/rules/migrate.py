@@ -28,7 +28,7 @@ def _migrate(arguments: argparse.Namespace) -> int:
     try:
         from tidegate.rules.sql.upgrade import upgrade
     except ImportError as error:
-        raise ConfigurationError(f"{error}; expected `pip install 'tidegate[sql]'`") from None
+        raise ConfigurationError(str(error)) from None
     try:
         upgrade(arguments.database)
     except StorageError as error:
