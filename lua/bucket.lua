@@ -6,13 +6,17 @@
 --   id, 4 bytes each of the count and the denominator that wrote it. The fraction then has a
 --   denominator more for each period beyond the first that the burst and what is owed span
 --   (Limit::span_parts()). With the flag 4, for a key without an id that owes, also 2 bytes of the
---   code of the nanoseconds beyond the burst (value.lua).
--- ARGV, 12: depth s, ns, fraction (burst * T); denominator; never (1 if the cost is beyond the
---   burst; for charge the units that are wanted); cost * T as s, ns, fraction (for charge T); and for a limit with an id its count (else 0), its period, s, ns, and what its
---   fractions have more.
--- State in the reply, 4: s, ns, fraction as in the value, the count that wrote it (without an id
---   the code of what is owed); all 0 if fresh.
-local bucket = {args = 12, more = 3}
+--   code of the nanoseconds beyond the burst (value.lua). While nodes hold units of the key, the
+--   flags 1 and 32, and the fields of slots.lua at the end.
+-- ARGV, 15: depth s, ns, fraction (burst * T); denominator; never (1 if the cost is beyond the
+--   burst; for charge the units that are wanted); cost * T as s, ns, fraction (for charge T); for a
+--   limit with an id its count (else 0), its period, s, ns, and what its fractions have more; T as
+--   s, ns, fraction. For lease, 8 more: the units wanted, for how many
+--   microseconds, and for two slots the end, the units spent and the units given back.
+-- State in the reply, 8: s, ns, fraction as in the value, the count that wrote it (without an id
+--   the code of what is owed); then the slots: end, length, current, previous; all 0 if fresh. With
+--   slots it is the state with their cap, and after the reports of a lease.
+local bucket = {args = 15, more = 3, of_lease = 8}
 
 local FRACTION, COUNT, OWES = 1, 2, 4
 -- The most periods that a burst is taken to span.
@@ -33,19 +37,37 @@ local function scaled(s, n, f, count, denominator, to_count, to_denominator)
   return whole + more, ns - more * E9, parts
 end
 
--- Whether (s, n, f) > (S, N, F).
-local function deeper(s, n, f, S, N, F)
-  return s > S or (s == S and (n > N or (n == N and f > F)))
+-- The time of one unit, as slots.lua takes it.
+local function unit_of(a)
+  return {tonumber(ARGV[a + 12]), tonumber(ARGV[a + 13]), tonumber(ARGV[a + 14]),
+          tonumber(ARGV[a + 3])}
 end
 
--- (s, n, f) + (S, N, F), without adding two fractions, whose sum may be beyond 2^53.
-local function plus(s, n, f, S, N, F, denominator)
-  s, n = add(s, n, S, N)
-  if f >= denominator - F then
-    s, n = add(s, n, 0, 1)
-    return s, n, f - (denominator - F)
+-- Whether the cost has room.
+local function judge(state, a)
+  if ARGV[a + 4] ~= '0' then return end
+  local used = state.before
+  local us, un, uf = plus(used[1], used[2], used[3], tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]),
+                          tonumber(ARGV[a + 7]), tonumber(ARGV[a + 3]))
+  state.after = {us, un, uf}
+  state.allowed = not deeper(us, un, uf, tonumber(ARGV[a]), tonumber(ARGV[a + 1]),
+                             tonumber(ARGV[a + 2]))
+end
+
+-- Has the reply tell of `used`, by the numbers of this limit, and of the slots.
+local function tell(state, a, now_s, now_n, used, slots)
+  state.before, state.slots = used, slots
+  state.count, state.denominator = tonumber(ARGV[a + 8]), tonumber(ARGV[a + 3])
+  state.fraction, state.span_parts = used[3], tonumber(ARGV[a + 11])
+  local s, n = add(now_s, now_n, used[1], used[2])
+  state[1], state[2], state[3] = s, n, used[3] + (state.count ~= 0 and state.span_parts or 0)
+  if not state.owes then state[4] = state.count end
+  if slots then
+    state[5], state[6] = slots.finish, slots.length
+    state[7], state[8] = slots.current, slots.previous
+  else
+    state[5], state[6], state[7], state[8] = 0, 0, 0, 0
   end
-  return s, n, f + F
 end
 
 function bucket.read(key, a, now_s, now_n)
@@ -54,9 +76,17 @@ function bucket.read(key, a, now_s, now_n)
   local denominator, count = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 8])
   local by_count, by_denominator = count, denominator  -- of the limit that wrote the state
   local code = 0
+  local slots
   if value then
     local us = tonumber(value)
     local format, flags = 0, 0
+    local whole = value
+    if not us and #value >= 18 + SLOTS_SIZE then
+      slots = slots_of(value)
+      if slots then
+        value, flags = string.sub(value, 1, -SLOTS_SIZE - 1), SLOTS
+      end
+    end
     if us then
       s = math.floor(us / 1000000)
       n = (us - s * 1000000) * 1000
@@ -64,31 +94,31 @@ function bucket.read(key, a, now_s, now_n)
       if us >= 0 and us % 1 == 0 then format = FORMAT end
     elseif #value == 26 then
       format, s, n, f, by_count, by_denominator = struct.unpack('>I2I5I4I7I4I4', value)
-      flags = FRACTION + COUNT
+      flags = flags + FRACTION + COUNT
       if count == 0 or by_denominator < 1 or by_denominator > by_count or
          f >= by_denominator * MOST_SPAN then
         format = 0
       end
     elseif #value == 18 then
       format, s, n, f = struct.unpack('>I2I5I4I7', value)
-      flags = FRACTION
+      flags = flags + FRACTION
       -- Another limit of the id, which carries the share used over, may have a larger denominator.
       f = math.min(f, denominator - 1)
     elseif #value == 20 and count == 0 then
       format, s, n, f, code = struct.unpack('>I2I5I4I7I2', value)
-      flags = FRACTION + OWES
+      flags = flags + FRACTION + OWES
       f = math.min(f, denominator - 1)
       if code < 1 or code > 511 then format = 0 end
     elseif #value == 11 then
       format, s, n = struct.unpack('>I2I5I4', value)
     end
-    if format ~= FORMAT + flags or s > LAST_SECOND or n >= E9 then refuse(value, 'a bucket', 8) end
+    if format ~= FORMAT + flags or s > LAST_SECOND or n >= E9 then refuse(whole, 'a bucket', 64) end
   end
   local fraction = f % by_denominator
   local state = {
-    s, n, f, code > 0 and code or value and by_count or 0, count = by_count, denominator = by_denominator,
-    owes = code > 0, fraction = fraction, span_parts = f - fraction, before = false, after = false, behind = false,
-    allowed = false,
+    s, n, f, code > 0 and code or value and by_count or 0, 0, 0, 0, 0, count = by_count,
+    denominator = by_denominator, owes = code > 0, fraction = fraction, span_parts = f - fraction,
+    before = false, after = false, behind = false, allowed = false,
   }
   local depth_s, depth_n, depth_f = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
   -- The usage, as a duration from now.
@@ -122,41 +152,85 @@ function bucket.read(key, a, now_s, now_n)
     end
   end
   state.before = {us, un, uf}
-  if ARGV[a + 4] == '0' then
-    us, un, uf = plus(us, un, uf, tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]),
-                      tonumber(ARGV[a + 7]), denominator)
-    state.after = {us, un, uf}
-    state.allowed = not deeper(us, un, uf, depth_s, depth_n, depth_f)
+  if slots then
+    local now = now_s * 1000000 + math.floor(now_n / 1000)
+    local used, left = settled(slots, now, state.before, unit_of(a))
+    tell(state, a, now_s, now_n, used, left)
   end
+  judge(state, a)
   return state
 end
 
--- Charges as many of the wanted units as may be charged, found bit by bit, from the highest.
-function bucket.take(key, a, now_s, now_n, state)
-  local denominator, wanted = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4])
-  local most_s, most_n, most_f =
-    tonumber(ARGV[a + 12]), tonumber(ARGV[a + 13]), tonumber(ARGV[a + 14])
-  local s, n, f = tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]), tonumber(ARGV[a + 7])
+-- The units that fit between `used` and `most`, up to `wanted`, found bit by bit from the highest;
+-- and the usage with them.
+local function fitting(wanted, used, unit, most)
+  local denominator = unit[4]
+  local s, n, f = unit[1], unit[2], unit[3]
   local powers, power = {}, 1
   while power <= wanted do
     powers[#powers + 1] = {power, s, n, f}
     power = power * 2
     if power <= wanted then s, n, f = plus(s, n, f, s, n, f, denominator) end
   end
-  local units, used = 0, state.before
+  local units = 0
   for i = #powers, 1, -1 do
     local p = powers[i]
     local us, un, uf = plus(used[1], used[2], used[3], p[2], p[3], p[4], denominator)
-    if units + p[1] <= wanted and not deeper(us, un, uf, most_s, most_n, most_f) then
+    if units + p[1] <= wanted and not deeper(us, un, uf, most[1], most[2], most[3]) then
       units, used = units + p[1], {us, un, uf}
     end
   end
-  state.after = used
+  return units, used
+end
+
+-- Charges as many of the wanted units as may be charged.
+function bucket.take(key, a, now_s, now_n, state)
+  local most = {tonumber(ARGV[a + 15]), tonumber(ARGV[a + 16]), tonumber(ARGV[a + 17])}
+  local units
+  units, state.after = fitting(tonumber(ARGV[a + 4]), state.before, unit_of(a), most)
+  return units
+end
+
+-- Applies what a node tells with its question.
+function bucket.hear(key, a, now_s, now_n, state)
+  for report = a + 17, a + 20, 3 do
+    local slots, spent, given = state.slots, tonumber(ARGV[report + 1]), tonumber(ARGV[report + 2])
+    if slots and (spent > 0 or given > 0) then
+      local used = heard(slots, tonumber(ARGV[report]), spent, given, state.before, unit_of(a))
+      tell(state, a, now_s, now_n, used, slots)
+      state.changed = true
+    end
+  end
+  judge(state, a)
+end
+
+-- Grants at most half of the room, unless the call was refused. Returns how many units.
+function bucket.lease(key, a, now_s, now_n, state, charged, passed)
+  local used = charged and state.after or state.before
+  local units = 0
+  if passed then
+    local unit = unit_of(a)
+    local most = {tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])}
+    local wanted = tonumber(ARGV[a + 15])
+    units = math.floor(fitting(2 * wanted, used, unit, most) / 2)
+    if units > 0 then
+      local s, n, f = time_of(units, unit)
+      used = {plus(used[1], used[2], used[3], s, n, f, unit[4])}
+      local now = now_s * 1000000 + math.floor(now_n / 1000)
+      state.slots = granted(state.slots, now, units, tonumber(ARGV[a + 16]))
+    end
+  end
+  if charged or units > 0 or state.changed or state.behind then
+    state.after = used
+    bucket.write(key, a, now_s, now_n, state, true)
+  end
   return units
 end
 
 -- `owes`: whether usage beyond the burst is a debt, and not that of a clock that was ahead.
-local function store(key, a, now_s, now_n, used, count, denominator, span_parts, owes)
+local function store(key, a, now_s, now_n, used, count, denominator, span_parts, owes, slots)
+  if slots and slots.current + slots.previous == 0 then slots = nil end
+  local format = FORMAT + (slots and SLOTS or 0)
   local s, n = add(now_s, now_n, used[1], used[2])
   local depth_s, depth_n, depth_f = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
   local value
@@ -164,16 +238,22 @@ local function store(key, a, now_s, now_n, used, count, denominator, span_parts,
     local os, on = sub(used[1], used[2], depth_s, depth_n)
     local ns = os * E9 + on
     if used[3] > depth_f then ns = ns + 1 end
-    value = struct.pack('>I2I5I4I7I2', FORMAT + FRACTION + OWES, s, n, used[3], code_of(ns))
+    value = struct.pack('>I2I5I4I7I2', format + FRACTION + OWES, s, n, used[3], code_of(ns))
   elseif count ~= 0 then
-    value = struct.pack('>I2I5I4I7I4I4', FORMAT + FRACTION + COUNT, s, n, used[3] + span_parts,
+    value = struct.pack('>I2I5I4I7I4I4', format + FRACTION + COUNT, s, n, used[3] + span_parts,
                         count, denominator)
+  elseif slots then
+    value = struct.pack('>I2I5I4I7', format + FRACTION, s, n, used[3])
   elseif used[3] == 0 and n % 1000 == 0 then
     value = s * 1000000 + n / 1000
   elseif used[3] == 0 then
     value = struct.pack('>I2I5I4', FORMAT, s, n)
   else
     value = struct.pack('>I2I5I4I7', FORMAT + FRACTION, s, n, used[3])
+  end
+  if slots then
+    value = value .. packed(slots)
+    used = longest(slots, now_s * 1000000 + math.floor(now_n / 1000), used, unit_of(a))
   end
   -- The fraction is part of one more nanosecond.
   local ls, ln = add(used[1], used[2], 0, 1)
@@ -191,7 +271,7 @@ function bucket.write(key, a, now_s, now_n, state, charge)
     local span = math.ceil((used[1] + used[2] / E9) / (ps + pn / E9) - 0.000001)
     span_parts = math.max(span_parts, (math.min(span, MOST_SPAN) - 1) * denominator)
   end
-  store(key, a, now_s, now_n, used, count, denominator, span_parts, true)
+  store(key, a, now_s, now_n, used, count, denominator, span_parts, true, state.slots)
 end
 
 -- Here cost * T is for no more than the burst and max_debt, or for the whole cost if the limit has an
@@ -210,11 +290,24 @@ function bucket.refund(key, a, now_s, now_n, state)
     f = f + state.denominator
     s, n = sub(s, n, 0, 1)
   end
-  if not after(s, n, now_s, now_n) and not (s == now_s and n == now_n and f > 0) then
+  local used = {0, 0, 0}
+  if after(s, n, now_s, now_n) or (s == now_s and n == now_n and f > 0) then
+    s, n = sub(s, n, now_s, now_n)
+    used = {s, n, f}
+  end
+  bucket.reset(key, a, now_s, now_n, state, used)
+end
+
+-- Leaves the key with `used`, or nothing, and what the units that are out need.
+function bucket.reset(key, a, now_s, now_n, state, used)
+  used = used or {0, 0, 0}
+  local slots = state.slots
+  if slots then used = raised(used, slots.current + slots.previous, 0, unit_of(a)) end
+  if used[1] == 0 and used[2] == 0 and used[3] == 0 then
     redis.call('DEL', key)
     return
   end
-  s, n = sub(s, n, now_s, now_n)
-  store(key, a, now_s, now_n, {s, n, f}, state.count, state.denominator, state.span_parts,
-        state.owes)
+  store(key, a, now_s, now_n, used, state.count, state.denominator, state.span_parts, state.owes,
+        slots)
 end
+bucket.forget = bucket.reset

@@ -2,9 +2,11 @@
 -- arithmetic.lua and the algorithms that the plan needs before this file.
 --
 -- KEYS: one for each limit, all of one hash slot.
--- ARGV[1] the operation: hit, peek, refund, release, extend (of leases), top_up and bring_forward
---   (of one quota), charge, which charges what has been used and refuses nothing, or reset, which leaves carried and topped-up units of quotas, and deletes the keys of
---   other limits.
+-- ARGV[1] the operation: hit, lease (a hit of a node that wants units for later hits, too), peek,
+--   refund, release, extend (of leases), top_up and bring_forward
+--   (of one quota), charge, which charges what has been used and refuses nothing, reset, which
+--   leaves carried and topped-up units of quotas, and forget. Both leave the units of buckets that
+--   nodes hold, and delete the keys of other limits.
 -- ARGV[2], [3] the instant of the call, s and ns; both empty: the server's TIME.
 -- ARGV[4] 1 if a state that lies further ahead than the clock allows may be moved back (see
 --   cpp/include/tidegate/step.h).
@@ -13,11 +15,11 @@
 --   charged if it has room; else e. Empty: none is in shadow. Then for each limit its algorithm
 --   (bucket, fixed, sliding, log, quota) and the arguments that the head of that file lists; for
 --   charge, then `more` arguments with the most that may be owed: of a bucket burst * T and that, as
---   s, ns, fraction, else units.
+--   s, ns, fraction, else units. For lease, a bucket has `of_lease` arguments more.
 -- Reply, all integers but the states of quotas: 1 if all limits pass, else 0 (for operations that
 --   decide nothing 1); the instant of the call, s, ns; then for each limit its state before the
---   call, 4 numbers, 6 or a text, as listed at the head of its file; and for charge, for each limit
---   the units that it was charged. The core computes the values of headers from the state, by
+--   call, 4 numbers, 6, 8 or a text, as listed at the head of its file; and for charge and lease, for each
+--   limit the units that it was charged or that it granted. The core computes the values of headers from the state, by
 --   its pure step.
 -- Units: seconds and nanoseconds since the epoch.
 local op = ARGV[1]
@@ -39,6 +41,7 @@ local size = 3
 for i = 1, #KEYS do
   local algorithm = algorithms[ARGV[a]]
   local state = algorithm.read(KEYS[i], a + 1, now_s, now_n)
+  if op == 'lease' and algorithm.hear then algorithm.hear(KEYS[i], a + 1, now_s, now_n, state) end
   plan[i] = {algorithm, a + 1, state}
   if op == 'charge' then
     plan[i][4] = algorithm.take(KEYS[i], a + 1, now_s, now_n, state)
@@ -51,15 +54,20 @@ for i = 1, #KEYS do
   end
   a = a + 1 + algorithm.args
   if op == 'charge' then a = a + algorithm.more end
+  if op == 'lease' then a = a + (algorithm.of_lease or 0) end
 end
 
-if op == 'hit' then
+if op == 'hit' or op == 'lease' then
   local charge = reply[1] == 1
   for i = 1, #KEYS do
     local state = plan[i][3]
     -- A plan that is charged may have limits in shadow without room.
     local charged = charge and state.allowed
-    if charged or (state.behind and confirmed) then
+    local lease = op == 'lease' and plan[i][1].lease
+    if op == 'lease' then reply[size + i] = 0 end
+    if lease then
+      reply[size + i] = lease(KEYS[i], plan[i][2], now_s, now_n, state, charged, charge)
+    elseif charged or (state.behind and confirmed) then
       plan[i][1].write(KEYS[i], plan[i][2], now_s, now_n, state, charged)
     end
   end
@@ -75,7 +83,7 @@ elseif op == 'charge' then
 elseif op ~= 'peek' then
   for i = 1, #KEYS do
     local apply = plan[i][1][op]
-    if op == 'reset' and not apply then
+    if (op == 'reset' or op == 'forget') and not apply then
       redis.call('DEL', KEYS[i])
     else
       apply(KEYS[i], plan[i][2], now_s, now_n, plan[i][3])

@@ -66,6 +66,9 @@ class Decision:
     def degraded(self) -> bool:
         """Whether the decision was made without the shared store."""
     @property
+    def leased(self) -> bool:
+        """Whether it was decided by what the shared store had leased to this process."""
+    @property
     def outcomes(self) -> tuple[Decision, ...]:
         """The decision of each limit, if the caller asked for them (see Plan.hit()); else empty. In
         a refused plan, the outcome of a limit with room is allowed, though nothing was

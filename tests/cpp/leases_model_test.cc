@@ -191,7 +191,7 @@ class Checker {
     Level level = Read(next);
     Settle(next.centre, &level);
     if (Room(terms_, level) < cost) return;  // a refusal writes nothing
-    Charge(terms_, cost, &level);
+    ChargeUnits(terms_, cost, &level);
     Write(level, &next);
     Admit(cost, &next);
     Visit(next);

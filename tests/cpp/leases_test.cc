@@ -1,11 +1,16 @@
 // The functions of leases one by one. That no schedule of them admits too much is checked by
 // leases_model_test.cc.
 #include <cstdint>
+#include <memory>
 #include <random>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "leases/centre.h"
 #include "leases/holding.h"
+#include "leases/table.h"
 #include "testing.h"
 
 namespace tidegate::leases {
@@ -39,7 +44,7 @@ TEST(CentreTest, GrantsHalfOfTheRoomAtMost) {
 TEST(CentreTest, GrantsNothingToAKeyThatOwes) {
   const Terms terms = Terms::Of(MakeLimit(100, kSecond));
   Level level;
-  Charge(terms, 150, &level);
+  ChargeUnits(terms, 150, &level);
   EXPECT_EQ(Room(terms, level), -50);
   EXPECT_EQ(Grant(terms, kStart, 10, kLease, &level), 0);
   EXPECT_EQ(level.slots.out(), 0);
@@ -265,7 +270,11 @@ TEST_F(KeeperTest, AnEmptyCentreIsNotAskedForAWhile) {
   EXPECT_EQ(keeper_.Hit(now_, 1), Course::kRefused);
   EXPECT_LE(keeper_.hold_ns(), kStart + kLease * 3 / 8);
   now_ = keeper_.hold_ns();
-  EXPECT_EQ(keeper_.Hit(now_, 1), Course::kAsk);
+  ASSERT_EQ(keeper_.Hit(now_, 1), Course::kAsk);
+  const Question question = keeper_.Ask(now_);
+  EXPECT_EQ(keeper_.Hit(now_, 1), Course::kRefused) << "before the answer, which finds as little";
+  Answer(question, 50);
+  EXPECT_EQ(keeper_.Hit(now_, 1), Course::kSpent);
 }
 
 TEST_F(KeeperTest, ARefusalHoldsForCallsOfItsCostAndMore) {
@@ -305,6 +314,123 @@ TEST(DemandTest, FollowsTheCallsOfAboutOneLease) {
   now += 3 * kLease;
   for (int i = 0; i < 50; ++i, now += 20 * kMs) demand.Count(now, 1, kLease);
   EXPECT_NEAR(demand.InOneLease(now, kLease), 10, 3);
+}
+
+BoundLimit Bind(const Limit& limit, int64_t longest_ns = kLease) {
+  BoundLimit bound{limit, "tg:limit", {1, 2}, nullptr, nullptr};
+  bound.leasing = Leasing::Of(bound, longest_ns);
+  return bound;
+}
+
+TEST(LeasingTest, ALeaseIsNoLongerThanAQuarterOfTheBurst) {
+  EXPECT_EQ(Bind(MakeLimit(2000, kSecond)).leasing->length_ns, kLease);
+  EXPECT_EQ(Bind(MakeLimit(2000, kSecond), kSecond).leasing->length_ns, kSecond / 4);
+}
+
+TEST(LeasingTest, LimitsThatGainNothingStayStrictForAReason) {
+  const auto why = [](LimitSpec spec) {
+    std::string reason;
+    const BoundLimit bound{MakeLimit(std::move(spec)), "tg:limit", {1, 2}, nullptr, nullptr};
+    EXPECT_EQ(Leasing::Of(bound, kLease, &reason), nullptr);
+    return reason;
+  };
+  EXPECT_EQ(why({.count = 19, .period_ns = kSecond}),
+            "its burst is 19; expected 20 to 1099511627776");
+  EXPECT_EQ(why({.count = 100, .period_ns = 60 * kSecond}),
+            "a lease of 200000 us has less than 2 of its units");
+  EXPECT_EQ(why({.count = 1000, .period_ns = kSecond, .algorithm = Algorithm::kFixedWindow}),
+            "only token buckets are leased");
+  EXPECT_EQ(why({.count = 1000, .period_ns = kSecond, .shadow = true}),
+            "a limit in shadow is not leased");
+}
+
+class TableTest : public ::testing::Test {
+ protected:
+  // As a store does, with a centre that has as much as is wanted. Returns whether a lease decided.
+  bool Hit(const BoundLimit& bound, std::string_view key, uint64_t print) {
+    const Charge charge{key, &bound, 1};
+    std::shared_ptr<const Asking> asking;
+    const bool known =
+        table_.Hit(charge, {print, print}, &decision_, &asking) == Table::Answer::kDecided;
+    if (!known) asking = table_.Ask(charge, {print, print});
+    if (asking != nullptr) Answer(*asking);
+    return known;
+  }
+  void Answer(const Asking& asking) {
+    ++questions_;
+    Table::Heard heard;
+    heard.granted = asking.question.want;
+    heard.now_ns = kStart;
+    ChargeUnits(asking.leasing != nullptr ? asking.leasing->terms : Terms{}, heard.granted + 1,
+                &heard.level);
+    heard.level.slots = {kStart + kLease, kLease, heard.granted, 0};
+    table_.Hear(asking, heard);
+  }
+
+  Table table_;
+  Decision decision_;
+  int questions_ = 0;
+};
+
+constexpr int64_t kLong = 10 * kSecond;
+
+TEST_F(TableTest, AKeyIsLeasedFromItsThirdHitOn) {
+  const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
+  EXPECT_FALSE(Hit(bound, "k", 7));
+  EXPECT_EQ(questions_, 0) << "a key that is hit once is not asked for";
+  EXPECT_FALSE(Hit(bound, "k", 7));
+  EXPECT_EQ(questions_, 1);
+  EXPECT_TRUE(Hit(bound, "k", 7));
+  EXPECT_TRUE(decision_.allowed);
+  EXPECT_TRUE(decision_.leased);
+  EXPECT_EQ(decision_.limit, &bound.limit);
+  EXPECT_GT(decision_.remaining(), 900);
+  EXPECT_LT(decision_.remaining(), 1000);
+}
+
+TEST_F(TableTest, AnotherNumberOfTheSameIdSpendsNothingOfIt) {
+  const BoundLimit before = Bind(MakeLimit(1000, 10 * kSecond), kLong);
+  const BoundLimit after = Bind(MakeLimit(500, 10 * kSecond), kLong);
+  for (int i = 0; i < 3; ++i) Hit(before, "k", 7);
+  ASSERT_TRUE(Hit(before, "k", 7));
+  EXPECT_FALSE(Hit(after, "k", 7));
+  const auto given = table_.TakeGivenUp();
+  ASSERT_EQ(given.size(), 1U);
+  EXPECT_GT(given[0]->question.reports[0].given, 0);
+  EXPECT_EQ(given[0]->key, "k");
+}
+
+TEST_F(TableTest, MoreKeysThanFitGiveTheirUnitsBack) {
+  const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
+  // Of one set of the table.
+  for (uint64_t key = 1; key <= 20; ++key) {
+    for (int i = 0; i < 3; ++i) Hit(bound, std::to_string(key), key << 24);
+  }
+  const auto given = table_.TakeGivenUp();
+  EXPECT_EQ(given.size(), 12U);
+  EXPECT_EQ(given[0]->key, "1") << "the one that was not hit for the longest time";
+  EXPECT_FALSE(table_.has_given_up());
+  EXPECT_EQ(table_.GiveUpAll().size(), 8U);
+  EXPECT_EQ(table_.Held(), 0);
+}
+
+TEST_F(TableTest, PeeksAndRefundsAreOfWhatIsHeld) {
+  const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
+  const Charge charge{"k", &bound, 1};
+  EXPECT_FALSE(table_.Peek(charge, {7, 7}, &decision_));
+  EXPECT_FALSE(table_.PutBack(charge, {7, 7}));
+  for (int i = 0; i < 3; ++i) Hit(bound, "k", 7);
+  const int64_t held = table_.Held();
+  EXPECT_TRUE(table_.Peek(charge, {7, 7}, &decision_));
+  EXPECT_EQ(table_.Held(), held);
+  EXPECT_TRUE(table_.PutBack(charge, {7, 7}));
+  EXPECT_EQ(table_.Held(), held + 1);
+}
+
+TEST_F(TableTest, VeryLongKeysAreNotKept) {
+  const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
+  const std::string key(300, 'k');
+  for (int i = 0; i < 9; ++i) EXPECT_FALSE(Hit(bound, key, 7));
 }
 
 }  // namespace

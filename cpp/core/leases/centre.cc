@@ -55,7 +55,7 @@ int64_t Room(const Terms& terms, const Level& level) {
   return static_cast<int64_t>(std::max<Parts>(units, -terms.burst));
 }
 
-void Charge(const Terms& terms, int64_t units, Level* level) {
+void ChargeUnits(const Terms& terms, int64_t units, Level* level) {
   level->ahead += units * terms.token;
 }
 
@@ -68,7 +68,7 @@ int64_t Grant(const Terms& terms, int64_t now_ns, int64_t want, int64_t length_n
   } else if (length_ns > slots.length_ns) {
     slots = {now_ns + length_ns, length_ns, slots.out(), 0};
   }
-  Charge(terms, units, level);
+  ChargeUnits(terms, units, level);
   slots.current += units;
   return units;
 }

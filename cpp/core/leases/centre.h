@@ -74,7 +74,7 @@ void Hear(const Terms& terms, const Report& report, Level* level);
 // 4. The units that there is room for; negative if more than the burst are used, as after the limit
 //    was lowered.
 int64_t Room(const Terms& terms, const Level& level);
-void Charge(const Terms& terms, int64_t units, Level* level);
+void ChargeUnits(const Terms& terms, int64_t units, Level* level);
 // 5. Grants at most half of the room, for `length_ns`; returns how many units. All nodes that share
 //    a key should use one length; units of different lengths count as out for the longest.
 int64_t Grant(const Terms& terms, int64_t now_ns, int64_t want, int64_t length_ns, Level* level);

@@ -153,8 +153,16 @@ Keeper::Course Keeper::Hit(int64_t now_ns, int64_t cost) {
     return is_low && Want(now_ns) > 0 ? Course::kSpentAndAsk : Course::kSpent;
   }
   if (now_ns < hold_ns_ && cost >= hold_cost_) return Course::kRefused;
-  if (holding_.asks() || now_ns < next_ask_ns_) return Course::kStrict;
-  return Want(now_ns) > 0 ? Course::kAsk : Course::kStrict;
+  return MayAsk(now_ns) ? Course::kAsk : Course::kStrict;
+}
+
+Keeper::Course Keeper::Miss(int64_t now_ns, int64_t cost) {
+  if (demand_.Count(now_ns, cost, length_ns_)) SetLowWater(now_ns);
+  return MayAsk(now_ns) ? Course::kAsk : Course::kStrict;
+}
+
+bool Keeper::MayAsk(int64_t now_ns) const {
+  return !holding_.asks() && now_ns >= next_ask_ns_ && Want(now_ns) > 0;
 }
 
 Keeper::Course Keeper::Peek(int64_t now_ns, int64_t cost) const {
@@ -165,6 +173,8 @@ Keeper::Course Keeper::Peek(int64_t now_ns, int64_t cost) const {
 }
 
 Question Keeper::Ask(int64_t now_ns) {
+  // Calls that come before the answer would find as little.
+  if (is_dry_) HoldUntil(now_ns + length_ns_ / 8);
   return holding_.Ask(now_ns, Want(now_ns), low_water_, Scaled(length_ns_, kEnding));
 }
 
@@ -176,17 +186,23 @@ void Keeper::Hear(const Question& question, int64_t now_ns, const Heard& heard) 
   const int64_t quarter = length_ns_ / 4;
   const double random = static_cast<double>(heard.random) / 4294967296.0;
   if (!heard.allowed) {
+    is_dry_ = heard.room < heard.burst / 8;
     Refuse(now_ns, heard.cost, std::max(heard.wait_ns, Scaled(quarter, random)));
     return;
   }
   // As long as the centre has room to speak of, it is better to ask again than to refuse.
-  const bool is_dry = heard.granted.tokens < question.want / 2 && heard.room < heard.burst / 8;
-  if (!is_dry) return;
-  next_ask_ns_ = question.asked_ns + Scaled(quarter, 0.5 + random);
-  if (next_ask_ns_ > now_ns) {
-    hold_ns_ = std::max(hold_ns_, next_ask_ns_);
-    hold_cost_ = 1;
+  is_dry_ = heard.granted.tokens < question.want / 2 && heard.room < heard.burst / 8;
+  if (is_dry_) {
+    next_ask_ns_ = question.asked_ns + Scaled(quarter, 0.5 + random);
+    HoldUntil(next_ask_ns_);
+  } else if (heard.granted.tokens > 0) {
+    Reset();
   }
+}
+
+void Keeper::HoldUntil(int64_t ns) {
+  hold_ns_ = std::max(hold_ns_, ns);
+  hold_cost_ = 1;
 }
 
 void Keeper::Refuse(int64_t now_ns, int64_t cost, int64_t wait_ns) {

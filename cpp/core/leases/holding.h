@@ -67,6 +67,8 @@ class Holding {
   void Hear(const Question& question, const Granted& granted);
   // The question has no answer: what it told and what it was granted are lost.
   void Lose(const Question& question);
+  // The same for whatever question is under way.
+  void Forget() { asking_ = 0; }
   // Forgets all leases, and returns what to tell the centre.
   std::array<Report, 2> GiveUp();
 
@@ -113,6 +115,8 @@ class Keeper {
   int64_t hold_cost() const { return hold_cost_; }
 
   Course Hit(int64_t now_ns, int64_t cost);
+  // A hit that neither leases nor a refusal decide: kAsk or kStrict.
+  Course Miss(int64_t now_ns, int64_t cost);
   // What a hit would be told without asking: kSpent, kRefused or kStrict. Changes nothing.
   Course Peek(int64_t now_ns, int64_t cost) const;
   bool PutBack(int64_t now_ns, int64_t units) { return holding_.PutBack(now_ns, units); }
@@ -130,6 +134,8 @@ class Keeper {
   };
   void Hear(const Question& question, int64_t now_ns, const Heard& heard);
   void Lose(const Question& question, int64_t now_ns);
+  // The last question, whose call is gone.
+  void Forget() { holding_.Forget(); }
   // A call that was refused without a question.
   void Refuse(int64_t now_ns, int64_t cost, int64_t wait_ns);
   // The key was reset: what was known of the centre is out of date. Leases stay.
@@ -138,7 +144,9 @@ class Keeper {
 
  private:
   int64_t Want(int64_t now_ns) const;
+  bool MayAsk(int64_t now_ns) const;
   void SetLowWater(int64_t now_ns);
+  void HoldUntil(int64_t ns);
 
   Holding holding_;
   Demand demand_;
@@ -146,6 +154,7 @@ class Keeper {
   int64_t hold_ns_ = 0;
   int64_t hold_cost_ = 0;
   int64_t next_ask_ns_ = 0;
+  bool is_dry_ = false;    // the centre had next to nothing left
   int64_t trip_ns_ = 0;    // how long a question takes, an average
   int64_t low_water_ = 2;  // the units that calls may want meanwhile
 };

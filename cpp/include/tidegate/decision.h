@@ -26,7 +26,8 @@ struct Decision {
   // The state lies further ahead than the clock allows: the clock was read late
   // or went back. See step.h.
   bool behind = false;
-  bool degraded = false;  // decided without the shared store
+  bool degraded : 1 = false;  // decided without the shared store
+  bool leased : 1 = false;    // decided by what the shared store had leased to this process
   // See charged_in().
   ChargedIn elsewhere = ChargedIn::kStore;
   uint16_t rule = 0;  // index of the binding limit in its plan

@@ -42,6 +42,11 @@ struct RedisValue {
   std::variant<std::monostate, int64_t, std::string, std::vector<RedisValue>> value;
 };
 
+namespace leases {
+struct Asking;
+class Table;
+}  // namespace leases
+
 namespace redis {
 struct BoardView;
 class Breaker;
@@ -50,6 +55,8 @@ class DenyCache;
 class Scripts;
 struct Answer;
 struct FreeReply;
+template <typename T>
+class ProcessLocal;
 struct Request;
 using Reply = std::unique_ptr<redisReply, FreeReply>;
 }  // namespace redis
@@ -110,6 +117,10 @@ struct RedisOptions {
   // which keys it refused.
   std::shared_ptr<Store> fallback;
   size_t max_queue = 100'000;  // calls in flight; further calls fail at once
+  // The longest time for which units of hot keys are leased to this process, which then decides
+  // without asking: 1 ms to 10 s, and no longer than a quarter of a limit's burst takes to come
+  // back. 0 asks at each call. Not with client_clock. docs/leases.md says what is leased.
+  absl::Duration lease = absl::ZeroDuration();
   // How long a refusal may be repeated without asking Redis again; 0 turns this off.
   absl::Duration deny_cache_max = absl::Seconds(1);
   // See redis/health/breaker.h.
@@ -200,6 +211,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   class Spread;
   class Parting;
   class Probe;
+  class LeaseQuestion;
   static constexpr size_t kMostDenied = 8;
   // The circumstances of a request, which decide how far its reply can be used.
   struct Asked {
@@ -208,15 +220,16 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
     uint64_t foreign_replies = 0;
     // The versions in the deny cache, if the plan has at most so many limits.
     uint64_t versions[kMostDenied] = {};
+    std::shared_ptr<const leases::Asking> asking = nullptr;  // what a hit asks beside its cost
   };
 
   explicit RedisStore(RedisOptions options);
 
-  Asked Ask(absl::Span<const Charge> plan, const Moment& moment) const;
+  Asked Ask(Op op, absl::Span<const Charge> plan, const Moment& moment) const;
   Fingerprint KeyOf(const Charge& charge) const;
   uint16_t SlotOf(const Charge& charge) const;
   redis::Request RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                            const Moment& moment) const;
+                            const Moment& moment, const leases::Asking* asking = nullptr) const;
   // The failure of a call, before its reply is read: a status of client.h or of error_reply.h, so
   // NotFound if the server does not have the script.
   static absl::Status FailureIn(const absl::StatusOr<redis::Reply>& reply);
@@ -243,6 +256,17 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
                        Decision* decision, Outcomes* outcomes);
   // Whether to send a probe before the breaker's time is over, since the server shows life.
   bool ProbeIsEarly(int64_t now_ns);
+  // Whether a call of the plan may be decided by a lease.
+  bool IsLeased(absl::Span<const Charge> plan) const;
+  // Decides a hit, a peek or a refund by what this process was leased, if it can.
+  bool DecideByLease(Op op, absl::Span<const Charge> plan, Decision* decision, Outcomes* outcomes);
+  void SendQuestion(std::shared_ptr<const leases::Asking> asking);
+  // Tells the table what became of a question; fails if the script leased differently from the
+  // core.
+  absl::Status HearLease(const leases::Asking& asking, int64_t cost,
+                         const absl::StatusOr<redis::Answer>& answer);
+  // Gives all leases back, within a moment.
+  void GiveLeasesBack();
   absl::StatusOr<redis::Answer> RunQuotaScript(redis::Request request);
   Decision Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
                Outcomes* outcomes);
@@ -291,6 +315,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   const std::unique_ptr<redis::DenyCache> denied_;
   const std::unique_ptr<redis::Breaker> breaker_;
   const std::shared_ptr<redis::Client> client_;
+  const std::unique_ptr<redis::ProcessLocal<leases::Table>> leases_;  // null if none are wanted
 
   std::atomic<uint64_t> renewals_{0};         // connections given up because of a reply
   std::atomic<uint64_t> foreign_replies_{0};  // replies that belong to another command

@@ -21,6 +21,10 @@
 
 namespace tidegate {
 
+namespace leases {
+struct Leasing;
+}  // namespace leases
+
 // A limit bound to a store: `tag` keeps its keys separate from those of other limits and scopes.
 struct BoundLimit {
   Limit limit;
@@ -30,6 +34,8 @@ struct BoundLimit {
   std::shared_ptr<const BoundLimit> share;
   // The soft events of a quota's keys; else null.
   std::shared_ptr<QuotaEvents> events = nullptr;
+  // How a shared store leases units of it to this process; else null.
+  std::shared_ptr<const leases::Leasing> leasing = nullptr;
 };
 
 struct Charge {

@@ -102,6 +102,7 @@ PyObject* RuleName(const Decision& decision) {
 }
 PyObject* GetRule(PyObject* self, void*) { return RuleName(Of(self)); }
 PyObject* GetIndex(PyObject* self, void*) { return PyLong_FromUnsignedLong(Of(self).rule); }
+PyObject* GetLeased(PyObject* self, void*) { return PyBool_FromLong(Of(self).leased); }
 PyObject* GetDegraded(PyObject* self, void*) { return PyBool_FromLong(Of(self).degraded); }
 PyObject* GetChargedIn(PyObject* self, void*) {
   static PyObject* const names[] = {Interned("store"), Interned("fallback"), Interned("nowhere")};
@@ -177,6 +178,8 @@ PyGetSetDef getters[] = {
     {"debt", GetDebt, nullptr,
      "Units owed beyond the limit that binds: calls are refused until they are paid.", nullptr},
     {"_index", GetIndex, nullptr, "The index of the limit of the plan that binds.", nullptr},
+    {"leased", GetLeased, nullptr,
+     "Whether it was decided by what the shared store had leased to this process.", nullptr},
     {"degraded", GetDegraded, nullptr, "Whether the decision was made without the shared store.",
      nullptr},
     {"_charged_in", GetChargedIn, nullptr,
@@ -212,12 +215,12 @@ PyObject* Repr(PyObject* self) {
 PyObject* Reduce(PyObject* self, PyObject*) {
   try {
     const Decision& d = Of(self);
-    return py::make_tuple(
-               py::module_::import("tidegate._core").attr("_decision"),
-               py::make_tuple(*d.limit, d.allowed, d.degraded, d.rule, d.retry_after_ns,
-                              d.reset_after_ns, d.delay_ns, d.at_ns, d.used_ns, d.used_fraction,
-                              d.used_units, static_cast<int>(d.elsewhere), d.limits_elsewhere,
-                              d.known_more_ns, d.charged))
+    return py::make_tuple(py::module_::import("tidegate._core").attr("_decision"),
+                          py::make_tuple(*d.limit, d.allowed, static_cast<bool>(d.degraded), d.rule,
+                                         d.retry_after_ns, d.reset_after_ns, d.delay_ns, d.at_ns,
+                                         d.used_ns, d.used_fraction, d.used_units,
+                                         static_cast<int>(d.elsewhere), d.limits_elsewhere,
+                                         d.known_more_ns, d.charged, static_cast<bool>(d.leased)))
         .release()
         .ptr();
   } catch (py::error_already_set& error) {
@@ -229,11 +232,13 @@ PyObject* Reduce(PyObject* self, PyObject*) {
 py::object Restored(const py::object& limit, bool allowed, bool degraded, uint16_t rule,
                     int64_t retry_after_ns, int64_t reset_after_ns, int64_t delay_ns, int64_t at_ns,
                     int64_t used_ns, int64_t used_fraction, int64_t used_units, int elsewhere,
-                    uint16_t limits_elsewhere, int64_t known_more_ns, int64_t charged) {
+                    uint16_t limits_elsewhere, int64_t known_more_ns, int64_t charged,
+                    bool leased) {
   Decision d;
   d.limit = &limit.cast<const Limit&>();
   d.allowed = allowed;
   d.degraded = degraded;
+  d.leased = leased;
   d.rule = rule;
   d.retry_after_ns = retry_after_ns;
   d.reset_after_ns = reset_after_ns;

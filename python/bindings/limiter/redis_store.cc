@@ -148,6 +148,7 @@ std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
   take_duration("breaker_open", &o.breaker_open);
   take("breaker_failures", &o.breaker_failures);
   take_duration("deny_cache_max", &o.deny_cache_max);
+  take_duration("lease", &o.lease);
   take("max_queue", &o.max_queue);
   take("fallback", &o.fallback);
   if (given.contains("on_breaker")) {

@@ -36,6 +36,8 @@ _ABOUT_FAILURES = {
     "deny_cache_max",
     "fallback",
     "fallback_share",
+    "lease",
+    "mode",
     "on_error",
 }
 _DEFAULT_PREFIX = "tg"

@@ -6,12 +6,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "algorithms/debt.h"
+#include "leases/table.h"
 #include "quotas/step.h"
 #include "redis/lua.inc"
 #include "redis/protocol/digest.h"
 #include "redis/protocol/keys.h"
+#include "redis/protocol/lease_words.h"
 #include "redis/protocol/quota_terms.h"
-#include "redis/protocol/words.h"
 #include "tidegate/step.h"
 
 namespace tidegate::redis {
@@ -50,6 +51,7 @@ size_t PartOf(const Limit& limit) {
 }
 
 size_t StateSize(const Limit& limit) {
+  if (IsBucket(limit.algorithm())) return 8;
   return HasCell(limit.algorithm()) ? 4 : IsLog(limit.algorithm()) ? 6 : 1;
 }
 
@@ -82,10 +84,14 @@ std::string ShadowsOf(absl::Span<const Charge> plan) {
 
 // Whether all keys of the request are deleted. A reset keeps what a quota has beyond its usage.
 bool IsDeletion(const Request& request) {
-  const auto is_quota = [](const Charge& charge) { return charge.limit->limit.quota() != nullptr; };
-  return request.op == "forget" ||
-         (request.op == "reset" &&
-          std::none_of(request.plan.begin(), request.plan.end(), is_quota));
+  const bool forgets = request.op == "forget";
+  const auto keeps_some = [&](const Charge& charge) {
+    const Limit& limit = charge.limit->limit;
+    return (request.keeps_leases && IsBucket(limit.algorithm())) ||
+           (!forgets && limit.quota() != nullptr);
+  };
+  return (forgets || request.op == "reset") &&
+         std::none_of(request.plan.begin(), request.plan.end(), keeps_some);
 }
 
 bool IsOfUsed(const Request& request) { return request.op == "charge"; }
@@ -123,6 +129,9 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
     words->Add(limit.keeps_count() ? limit.count() : 0);
     words->AddInstant(limit.keeps_count() ? limit.period_ns() : 0);
     words->Add(limit.span_parts());
+    words->AddInstant(limit.step_ns());
+    words->Add(limit.step_fraction());
+    if (IsLease(request)) AppendQuestion(words, *request.asking);
     if (of_used) {
       const Interval all = CostInterval(limit, limit.burst() + debt);
       words->AddInstant(all.ns);
@@ -154,7 +163,7 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
   if (IsOfUsed(request)) words->Add(debt);
 }
 
-CellState CellOf(const Limit& limit, const std::array<int64_t, 6>& state) {
+CellState CellOf(const Limit& limit, const std::array<int64_t, 8>& state) {
   CellState cell{static_cast<uint64_t>(state[0] * kSecond + state[1]),
                  static_cast<uint64_t>(state[2])};
   if (limit.keeps_count()) {
@@ -173,7 +182,8 @@ CellState CellOf(const Limit& limit, const std::array<int64_t, 6>& state) {
 // Does what Judge() and StepLog() in log.cc do, from the script's summary of the log.
 Decision DecideLog(const Charge& charge, const Answer& answer, size_t index, bool charged) {
   const Limit& limit = charge.limit->limit;
-  const auto& [newest_s, newest_ns, alive, behind, freeing_s, freeing_ns] = answer.states[index];
+  const auto& [newest_s, newest_ns, alive, behind, freeing_s, freeing_ns, unused, unused_too] =
+      answer.states[index];
   Decision d;
   d.limit = &limit;
   d.behind = behind != 0;
@@ -272,6 +282,7 @@ Scripts::Scripts() {
     // A script runs its definitions at each call, so it has no more than it needs.
     constexpr size_t kWindows = 1 << 1 | 1 << 2;
     constexpr size_t kOfPeriods = kWindows | 1 << 3;
+    if ((set & 1) != 0) text += lua::slots;
     if ((set & kWindows) != 0) text += lua::floor_to;
     if ((set & kOfPeriods) != 0) text += lua::debt;
     for (size_t i = 0; i < kParts.size(); ++i) {
@@ -323,7 +334,7 @@ std::string Scripts::Command(const Request& request, Form form, bool by_text) co
   words.Add(by_text ? scripts_[set].text : scripts_[set].digest);
   words.Add(static_cast<int64_t>(request.plan.size()));
   for (const Charge& charge : request.plan) words.Add(RedisKey(*charge.limit, charge.key));
-  words.Add(request.op);
+  words.Add(IsLease(request) ? std::string_view("lease") : request.op);
   if (request.server_time) {
     words.Add("");
     words.Add("");
@@ -364,7 +375,7 @@ bool IsPlainWindow(const Charge& charge) {
 }  // namespace
 
 Form Scripts::FormOf(const Request& request) {
-  if (request.op != "hit" || !request.server_time) return Form::kFull;
+  if (request.op != "hit" || !request.server_time || request.asking != nullptr) return Form::kFull;
   if (request.plan.size() == 1 && IsPlainWindow(request.plan[0])) return Form::kFixedHits;
   if (!std::all_of(request.plan.begin(), request.plan.end(), IsPlainBucket)) return Form::kFull;
   return request.plan.size() == 1 ? Form::kBucketHits : Form::kBucketPlan;
@@ -438,7 +449,7 @@ absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& re
     if (!IsInteger(reply)) return ForeignReply();
     return Answer();
   }
-  if (request.op == "reset") {
+  if (request.op == "reset" || request.op == "forget") {
     if (reply.type != REDIS_REPLY_ARRAY) return ForeignReply();
     return Answer();
   }
@@ -458,7 +469,8 @@ absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& re
 absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request& request) {
   const absl::Span<const Charge> plan = request.plan;
   const bool of_used = IsOfUsed(request);
-  size_t expected = of_used ? 3 + plan.size() : 3;
+  const bool of_lease = IsLease(request);
+  size_t expected = of_used || of_lease ? 3 + plan.size() : 3;
   for (const Charge& charge : plan) expected += StateSize(charge.limit->limit);
   if (reply.type != REDIS_REPLY_ARRAY || reply.elements != expected) return ForeignReply();
   if (absl::Status status = CheckTypes(reply, plan); !status.ok()) return status;
@@ -478,7 +490,7 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request
   answer.now_ns = number(1) * kSecond + number(2);
   size_t at = 3;
   for (const Charge& charge : plan) {
-    std::array<int64_t, 6>& state = answer.states.emplace_back();
+    std::array<int64_t, 8>& state = answer.states.emplace_back();
     const size_t size = StateSize(charge.limit->limit);
     if (charge.limit->limit.quota() != nullptr) {
       const redisReply& text = *reply.element[at];
@@ -490,11 +502,17 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request
       continue;
     }
     for (size_t i = 0; i < size; ++i) state[i] = number(at + i);
-    if (state[0] > kLastSecond || state[1] >= kSecond || state[4] > kLastSecond ||
-        state[5] >= kSecond) {
+    const bool is_log = IsLog(charge.limit->limit.algorithm());
+    if (state[0] > kLastSecond || state[1] >= kSecond ||
+        (is_log && (state[4] > kLastSecond || state[5] >= kSecond)) ||
+        (!is_log && state[4] / 1'000'000 > kLastSecond)) {
       return ForeignValue();
     }
     at += size;
+  }
+  if (of_lease) {
+    answer.granted = number(at);
+    if (answer.granted > request.asking->question.want) return ForeignValue();
   }
   for (size_t i = 0; of_used && i < plan.size(); ++i) {
     const int64_t units = number(at + i);
@@ -514,9 +532,13 @@ Decision Scripts::Decide(const Charge& charge, const Answer& answer, size_t inde
   }
   if (limit.quota() != nullptr) return DecideQuota(charge, answer, index, peek);
   const CellState cell = CellOf(limit, answer.states[index]);
-  if (peek) return Peek(limit, cell, answer.now_ns, charge.cost);
   CellState ignored;
-  return Step(limit, cell, answer.now_ns, charge.cost, &ignored);
+  Decision d = peek ? Peek(limit, cell, answer.now_ns, charge.cost)
+                    : Step(limit, cell, answer.now_ns, charge.cost, &ignored);
+  if (!d.allowed && d.retry_after_ns != Decision::kNever) {
+    d.retry_after_ns = std::max(d.retry_after_ns, WaitUnderCap(charge, answer, index));
+  }
+  return d;
 }
 
 Decision Scripts::DecideUsed(Op op, const Charge& charge, const Answer& answer, size_t index) {
@@ -570,12 +592,6 @@ std::string Scripts::ProbeCommand(const Charge& charge, int64_t number) {
 
 absl::Status Scripts::ParseProbe(const redisReply& reply, int64_t number) {
   return IsInteger(reply) && reply.integer == number ? absl::OkStatus() : ForeignReply();
-}
-
-std::string Format(const std::vector<std::string>& words) {
-  Words command;
-  for (const std::string& word : words) command.Add(word);
-  return command.Finish();
 }
 
 }  // namespace tidegate::redis

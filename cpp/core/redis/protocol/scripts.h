@@ -13,8 +13,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "redis/protocol/words.h"
 #include "tidegate/step.h"
 #include "tidegate/store.h"
+
+namespace tidegate::leases {
+struct Asking;
+}  // namespace tidegate::leases
 
 namespace tidegate::redis {
 
@@ -23,11 +28,13 @@ struct Answer {
   bool allowed = false;
   int64_t now_ns = 0;
   // For each limit the numbers that the head of its Lua file lists.
-  std::vector<std::array<int64_t, 6>> states;
+  std::vector<std::array<int64_t, 8>> states;
   // For each limit the state of a quota; empty if the plan has none.
   std::vector<QuotaState> quotas;
   // For each limit the units that `charge` charged; else empty.
   std::vector<int64_t> charged;
+  // For `lease` the units that it granted; else 0.
+  int64_t granted = 0;
 };
 
 struct Request {
@@ -41,6 +48,9 @@ struct Request {
   int64_t admitted_ns = 0;  // for release, and for refund if it is known
   int64_t host_ns = 0;      // this host's clock, which determines the periods sent for quotas
   const QuotaTopUp* top_up = nullptr;
+  // What a hit of one bucket asks beside its cost: it becomes a `lease` if that is anything.
+  const leases::Asking* asking = nullptr;
+  bool keeps_leases = false;  // a reset keeps the units of buckets that nodes hold
 };
 
 // The script that applies a request.
@@ -113,9 +123,6 @@ class Scripts {
   Script fixed_hits_;
   Script bucket_plan_;
 };
-
-// A whole command in the Redis protocol.
-std::string Format(const std::vector<std::string>& words);
 
 }  // namespace tidegate::redis
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tidegate::redis {
 
@@ -56,6 +57,13 @@ class Words {
   std::string text_;
   int64_t count_ = 0;
 };
+
+// A whole command.
+inline std::string Format(const std::vector<std::string>& words) {
+  Words command;
+  for (const std::string& word : words) command.Add(word);
+  return command.Finish();
+}
 
 }  // namespace tidegate::redis
 

@@ -28,7 +28,9 @@ class RedisStore::Sent final : public redis::Caller {
     Outcomes* outcomes;
     RedisStore::Done done;
 
-    redis::Request Request() const { return store.RequestFor(op, plan, admitted_ns, moment); }
+    redis::Request Request() const {
+      return store.RequestFor(op, plan, admitted_ns, moment, asked.asking.get());
+    }
     void Answer(const absl::StatusOr<redis::Answer>& answer) const {
       const Decision decision = store.Judge(op, plan, moment, asked, answer, outcomes);
       if (!decision.behind || !clock) return done(decision);
@@ -151,7 +153,7 @@ void RedisStore::Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_
                                                       admitted_ns,
                                                       moment,
                                                       std::move(clock),
-                                                      Ask(plan, moment),
+                                                      Ask(op, plan, moment),
                                                       outcomes,
                                                       std::move(done)});
   // Usually all charges have one key, which is kept once. All keys are stored before any pointer to

@@ -9,14 +9,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "base/monotonic.h"
+#include "leases/table.h"
 #include "redis/health/board.h"
 #include "redis/health/breaker.h"
 #include "redis/health/deny_cache.h"
 #include "redis/health/failure_log.h"
 #include "redis/protocol/error_reply.h"
 #include "redis/protocol/keys.h"
+#include "redis/protocol/lease_words.h"
 #include "redis/protocol/scripts.h"
 #include "redis/transport/cluster.h"
+#include "redis/transport/process_local.h"
 #include "redis/transport/single_server.h"
 #include "tidegate/clock.h"
 #include "tidegate/memory_store.h"
@@ -50,6 +53,15 @@ absl::Status Check(const RedisOptions& o) {
         absl::StrCat("breaker_failures is ", o.breaker_failures, " and breaker_open ",
                      absl::ToDoubleSeconds(o.breaker_open),
                      " s; expected 1 failure and more, and more than 0 s"));
+  }
+  if (o.lease != absl::ZeroDuration() &&
+      (o.lease < absl::Milliseconds(1) || o.lease > absl::Seconds(10))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the lease is ", absl::ToDoubleSeconds(o.lease), " s; expected 0.001 to 10"));
+  }
+  if (o.lease != absl::ZeroDuration() && o.client_clock) {
+    return absl::InvalidArgumentError(
+        "leases were asked for with the clock of the client; expected that of the server");
   }
   if (o.ttl_margin < absl::ZeroDuration() || o.ttl_margin > absl::Hours(24 * 366)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -132,9 +144,13 @@ RedisStore::RedisStore(RedisOptions options)
                                                 options_.breaker_open, options_.timeout)),
       client_(options_.topology == Topology::kCluster
                   ? std::shared_ptr<redis::Client>(std::make_shared<redis::Cluster>(options_))
-                  : std::make_shared<redis::SingleServer>(options_)) {}
+                  : std::make_shared<redis::SingleServer>(options_)),
+      leases_(options_.lease == absl::ZeroDuration()
+                  ? nullptr
+                  : std::make_unique<redis::ProcessLocal<leases::Table>>(
+                        [] { return std::make_shared<leases::Table>(); })) {}
 
-RedisStore::~RedisStore() = default;
+RedisStore::~RedisStore() { GiveLeasesBack(); }
 
 absl::Status RedisStore::Accepts(const Limit& limit) const { return fallback_->Accepts(limit); }
 
@@ -146,6 +162,9 @@ BoundLimit RedisStore::Bind(const Limit& limit, std::string_view scope) const {
       bound.share = std::make_shared<BoundLimit>(
           BoundLimit{*std::move(share), prefix, bound.tag, nullptr, bound.events});
     }
+  }
+  if (leases_ != nullptr) {
+    bound.leasing = leases::Leasing::Of(bound, absl::ToInt64Nanoseconds(options_.lease));
   }
   return bound;
 }
@@ -160,7 +179,7 @@ Fingerprint RedisStore::KeyOf(const Charge& charge) const {
 }
 
 redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                                      const Moment& moment) const {
+                                      const Moment& moment, const leases::Asking* asking) const {
   // Both operations that charge what has been used are one of the scripts, with other bounds.
   static constexpr std::string_view kNames[] = {"hit",    "peek",   "refund", "release", "reset",
                                                 "charge", "extend", "forget", "charge"};
@@ -168,6 +187,8 @@ redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int6
   request.op = kNames[static_cast<size_t>(op)];
   request.plan = plan;
   request.owes = op == Op::kCharge;
+  request.asking = asking;
+  request.keeps_leases = leases_ != nullptr;
   request.server_time = !options_.client_clock;
   request.now_ns = moment.now_ns;
   request.confirmed = !options_.client_clock || moment.confirmed;
@@ -179,8 +200,10 @@ redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int6
   return request;
 }
 
-RedisStore::Asked RedisStore::Ask(absl::Span<const Charge> plan, const Moment& moment) const {
+RedisStore::Asked RedisStore::Ask(Op op, absl::Span<const Charge> plan,
+                                  const Moment& moment) const {
   Asked asked;
+  if (op == Op::kHit && IsLeased(plan)) asked.asking = leases_->Get().Ask(plan[0], KeyOf(plan[0]));
   asked.at_ns = options_.client_clock ? moment.now_ns : HostNowNs();
   asked.renewals = renewals_.load(std::memory_order_relaxed);
   asked.foreign_replies = foreign_replies_.load(std::memory_order_relaxed);
@@ -198,6 +221,7 @@ void RedisStore::Remember(absl::Span<const Charge> plan, const Asked& asked,
     const auto state = redis::Scripts::Steppable(plan[i], answer, i);
     if (!state.has_value()) return;
     states[i] = *state;
+    retry_after_ns = std::min(retry_after_ns, redis::SlotLeft(plan[i], answer, i));
   }
   const int64_t heard_ns = options_.client_clock ? asked.at_ns : HostNowNs();
   for (size_t i = 0; i < plan.size(); ++i) {
@@ -237,6 +261,7 @@ bool RedisStore::Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision*
 
 bool RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment,
                                    Decision* decision, Outcomes* outcomes) {
+  if (DecideByLease(Op::kHit, plan, decision, outcomes)) return true;
   if (!breaker_->IsQuiet()) [[unlikely]]
     return DecideByBreaker(Op::kHit, plan, moment, decision, outcomes);
   if (!denied_->on()) return false;
@@ -280,6 +305,7 @@ class RedisStore::Probe final : public redis::Caller {
 
 bool RedisStore::Before(Op op, absl::Span<const Charge> plan, const Moment& moment,
                         Decision* decision, Outcomes* outcomes) {
+  if (op != Op::kHit && DecideByLease(op, plan, decision, outcomes)) return true;
   if (!IsDecision(op)) {
     for (const Charge& charge : plan) denied_->Forget(KeyOf(charge));
     const bool is_reset = op == Op::kReset || op == Op::kForget;
@@ -342,6 +368,12 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
       [[unlikely]] {
     failure = absl::AbortedError("the reply followed one that belongs to another command");
   }
+  if (asked.asking != nullptr) {
+    const absl::Status heard =
+        HearLease(*asked.asking, plan[0].cost,
+                  failure.ok() ? answer : absl::StatusOr<redis::Answer>(failure));
+    if (failure.ok()) failure = heard;
+  }
   if (failure.ok()) {
     PlanVerdict verdict;
     if (outcomes != nullptr) outcomes->clear();
@@ -371,6 +403,11 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
       d.allowed = answer->allowed;
       d.retry_after_ns = d.allowed ? 0 : std::max<int64_t>(d.retry_after_ns, 1);
     }
+    if (asked.asking != nullptr && !d.allowed) {
+      // Until then calls are refused here.
+      const int64_t held_ns = leases_->Get().HeldFor(plan[0], KeyOf(plan[0]));
+      d.retry_after_ns = std::max(d.retry_after_ns, held_ns);
+    }
     if (d.behind || d.allowed == answer->allowed) {
       if (op != Op::kPeek && changed && denied_->on()) {
         for (const Charge& charge : plan) denied_->Outdate(KeyOf(charge));
@@ -389,9 +426,9 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
 Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                          const Moment& moment, Outcomes* outcomes) {
   if (Decision early; Before(op, plan, moment, &early, outcomes)) return early;
-  const Asked asked = Ask(plan, moment);
+  const Asked asked = Ask(op, plan, moment);
   const Instant deadline = MonotonicIn(options_.timeout);
-  const redis::Request request = RequestFor(op, plan, admitted_ns, moment);
+  const redis::Request request = RequestFor(op, plan, admitted_ns, moment, asked.asking.get());
   const uint16_t slot = SlotOf(plan[0]);
   redis::Form form = redis::Scripts::FormOf(request);
   bool by_text = false;

@@ -10,6 +10,7 @@ from tidegate._errors import ConfigurationError
 
 __all__ = [
     "COUNTS",
+    "LEASES",
     "REDIS_OPTIONS",
     "SECONDS",
     "TEXTS",
@@ -37,7 +38,9 @@ class StorageOptions(TypedDict, total=False):
     deny_cache_max: float | str
     fallback: StorageLike
     fallback_share: float | str
+    lease: float | str
     max_queue: int | str
+    mode: str
     on_breaker: Callable[[bool, str], object]
     on_error: str
     on_script_error: Callable[[str], object]
@@ -63,6 +66,8 @@ SECONDS = {
     "deny_cache_max": 3600.0,
     "breaker_open": 86400.0,
 }
+# The longest lease, in seconds: its least, its most, and what it is unless given.
+LEASES = (0.001, 10.0, 0.2)
 COUNTS = ("breaker_failures", "max_queue")
 TEXTS = ("username", "client_name", "on_error", "sentinel_username", "sentinel_password")
 # Named as in redis-py.
@@ -82,6 +87,8 @@ REDIS_OPTIONS = (
     "db",
     "fallback",
     "fallback_share",
+    "lease",
+    "mode",
     "on_breaker",
     "on_script_error",
     "password",

@@ -16,6 +16,7 @@ from tidegate._errors import ConfigurationError
 from tidegate.limiter.storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
 from tidegate.limiter.storage.options import (
     COUNTS,
+    LEASES,
     REDIS_OPTIONS,
     SECONDS,
     TEXTS,
@@ -164,6 +165,7 @@ def _opened(
             f"the storage option clock is {clock!r}; expected 'server' and 'client'"
         )
     values["client_clock"] = clock == "client"
+    values["lease"] = _lease(given, clock)
     user, _, hosts = uri.netloc.rpartition("@")
     name, _, secret = user.partition(":")
     if name:
@@ -202,6 +204,29 @@ def _opened(
     # them.
     vars(store)["functions"] = tuple(value for value in values.values() if callable(value))
     return store
+
+
+def _lease(given: Mapping[str, Any], clock: str) -> float:
+    """The longest lease in seconds, 0 for none."""
+    mode = given.get("mode", "strict")
+    if mode not in ("strict", "leased"):
+        raise ConfigurationError(
+            f"the storage option mode is {mode!r}; expected 'strict' and 'leased'"
+        )
+    if mode == "strict":
+        if "lease" in given:
+            raise ConfigurationError(
+                f"the storage option lease is {given['lease']!r}, and the mode is strict; expected "
+                "lease= with mode=leased"
+            )
+        return 0.0
+    if clock == "client":
+        raise ConfigurationError(
+            "the storage option mode is 'leased' and clock is 'client'; expected leases with "
+            "clock=server"
+        )
+    least, most, usual = LEASES
+    return read_number("lease", given.get("lease", usual), least, most)
 
 
 def _warn_of_gevent() -> None:

@@ -1,0 +1,325 @@
+#include "leases/table.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tidegate/step.h"
+
+namespace tidegate::leases {
+namespace {
+
+constexpr int64_t kMicrosecond = 1'000;
+constexpr int64_t kLeastBurst = 20;
+constexpr int64_t kMostBurst = int64_t{1} << 40;  // what a value has room for, with a reserve
+constexpr int64_t kLeastUnits = 2;                // in one lease
+// A question without an answer for so long was lost with its call.
+constexpr int64_t kForgottenNs = 2'000'000'000;
+
+}  // namespace
+
+int64_t LeaseNowNs() {
+#if defined(CLOCK_BOOTTIME)
+  constexpr clockid_t kClock = CLOCK_BOOTTIME;
+#else
+  constexpr clockid_t kClock = CLOCK_MONOTONIC;  // of macOS: it runs on while suspended
+#endif
+  timespec now{};
+  clock_gettime(kClock, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+std::shared_ptr<const Leasing> Leasing::Of(const BoundLimit& bound, int64_t longest_ns,
+                                           std::string* why) {
+  const Limit& limit = bound.limit;
+  const auto strict = [&](std::string reason) {
+    if (why != nullptr) *why = std::move(reason);
+    return nullptr;
+  };
+  if (limit.algorithm() != Algorithm::kTokenBucket) {
+    return strict("only token buckets are leased");
+  }
+  if (limit.shadow()) return strict("a limit in shadow is not leased");
+  if (limit.burst() < kLeastBurst || limit.burst() > kMostBurst) {
+    return strict(absl::StrCat("its burst is ", limit.burst(), "; expected ", kLeastBurst, " to ",
+                               kMostBurst));
+  }
+  const int64_t length = std::min(longest_ns, limit.depth_ns() / 4) / kMicrosecond * kMicrosecond;
+  const Interval least = CostInterval(limit, kLeastUnits);
+  if (length < least.ns + (least.fraction != 0)) {
+    return strict(absl::StrCat("a lease of ", length / kMicrosecond, " us has less than ",
+                               kLeastUnits, " of its units"));
+  }
+  auto leasing = std::make_shared<Leasing>(Leasing{bound, Terms::Of(limit), length});
+  return leasing;
+}
+
+std::array<std::unique_ptr<Table::Set>, Table::kSets> Table::MakeSets() {
+  std::array<std::unique_ptr<Set>, kSets> sets;
+  for (auto& set : sets) set = std::make_unique<Set>();
+  return sets;
+}
+
+bool Table::WasSeen(const Fingerprint& print, int64_t now_ns, int64_t length_ns) {
+  constexpr int kTick = 20;  // about a millisecond
+  std::atomic<uint64_t>& place = sightings_[(print.lo >> 16) % kSightings];
+  const uint64_t tag = print.hi & 0xffffffff00000000;
+  const auto now = static_cast<uint32_t>(now_ns >> kTick);
+  const uint64_t before = place.exchange(tag | now, std::memory_order_relaxed);
+  if ((before & 0xffffffff00000000) != tag) return false;
+  const uint32_t passed = now - static_cast<uint32_t>(before);
+  return passed <= static_cast<uint32_t>(length_ns >> kTick);
+}
+
+Table::Entry* Table::Find(Set& set, const Charge& charge, const Fingerprint& print,
+                          int64_t now_ns) {
+  for (Entry& entry : set.entries) {
+    if (entry.leasing == nullptr || !(entry.print == print)) continue;
+    const Leasing& own = *charge.limit->leasing;
+    const Leasing& known = *entry.leasing;
+    if (&own != &known) {
+      const bool same =
+          own.terms.token == known.terms.token && own.terms.burst == known.terms.burst &&
+          own.terms.denominator == known.terms.denominator && own.length_ns == known.length_ns;
+      if (!same) {
+        // Another number of the limit's id: its grants are not this one's to spend.
+        GiveUp(entry);
+        return nullptr;
+      }
+    }
+    entry.last_ns = now_ns;
+    return &entry;
+  }
+  return nullptr;
+}
+
+Table::Entry* Table::Enter(Set& set, const Charge& charge, const Fingerprint& print,
+                           int64_t now_ns) {
+  Entry* place = &set.entries[0];
+  for (Entry& entry : set.entries) {
+    if (entry.leasing == nullptr) {
+      place = &entry;
+      break;
+    }
+    if (entry.last_ns < place->last_ns) place = &entry;
+  }
+  if (place->leasing != nullptr) GiveUp(*place);
+  place->leasing = charge.limit->leasing;
+  place->print = print;
+  place->key = std::string(charge.key);
+  place->keeper.emplace(place->leasing->length_ns);
+  place->last_ns = now_ns;
+  // The hit before this one.
+  (void)place->keeper->Hit(now_ns, 1);
+  return place;
+}
+
+void Table::GiveUp(Entry& entry) {
+  auto asking = std::make_shared<Asking>();
+  asking->leasing = entry.leasing;
+  asking->print = entry.print;
+  asking->key = std::move(entry.key);
+  asking->question.reports = entry.keeper->GiveUp();
+  asking->is_hot = true;
+  asking->has_place = false;
+  entry = Entry();
+  int64_t given = 0;
+  for (const Report& report : asking->question.reports) given += report.given;
+  if (given == 0) return;
+  given_back_.fetch_add(given, std::memory_order_relaxed);
+  absl::MutexLock lock(&given_up_mu_);
+  given_up_.push_back(std::move(asking));
+  has_given_up_.store(true, std::memory_order_relaxed);
+}
+
+std::shared_ptr<const Asking> Table::Begin(Entry& entry, int64_t now_ns) {
+  auto asking = std::make_shared<Asking>();
+  asking->leasing = entry.leasing;
+  asking->print = entry.print;
+  asking->key = entry.key;
+  asking->question = entry.keeper->Ask(now_ns);
+  asking->is_hot = true;
+  entry.asked_ns = now_ns;
+  questions_.fetch_add(1, std::memory_order_relaxed);
+  for (const Report& report : asking->question.reports) {
+    given_back_.fetch_add(report.given, std::memory_order_relaxed);
+  }
+  return asking;
+}
+
+void Table::Decide(const Charge& charge, const Entry& entry, int64_t now_ns, bool allowed,
+                   Decision* decision) {
+  const Leasing& leasing = *entry.leasing;
+  const Terms& terms = leasing.terms;
+  const int64_t passed = now_ns - entry.heard_ns;
+  // What the others have used since is not known.
+  Parts used = terms.time(std::max<int64_t>(entry.known_ns - passed, 0)) -
+               entry.keeper->holding().Held(now_ns) * terms.token;
+  // Calls are refused as if the room beyond this were taken.
+  const Parts least = allowed ? Parts(0) : terms.depth() - (charge.cost - 1) * terms.token;
+  used = std::clamp(used, std::max<Parts>(least, 0), std::max<Parts>(terms.depth(), 0));
+  decision->allowed = allowed;
+  decision->leased = true;
+  decision->limit = &charge.limit->limit;
+  decision->used_ns = static_cast<int64_t>(used / terms.denominator);
+  decision->used_fraction = static_cast<int64_t>(used % terms.denominator);
+  decision->reset_after_ns = decision->used_ns + (decision->used_fraction != 0);
+  decision->retry_after_ns = allowed ? 0 : entry.keeper->hold_ns() - now_ns;
+  decision->at_ns = entry.server_ns + passed;
+}
+
+Table::Answer Table::Hit(const Charge& charge, const Fingerprint& print, Decision* decision,
+                         std::shared_ptr<const Asking>* asking) {
+  Set& set = SetOf(print);
+  absl::MutexLock lock(&set.mu);
+  // Read under the lock, after which no other call changes the lease.
+  const int64_t now_ns = LeaseNowNs();
+  Entry* const entry = Find(set, charge, print, now_ns);
+  if (entry == nullptr || entry->heard_ns == 0) return Answer::kUnknown;
+  const Keeper::Course course = entry->keeper->Peek(now_ns, charge.cost);
+  if (course == Keeper::Course::kStrict) return Answer::kUnknown;
+  const Keeper::Course done = entry->keeper->Hit(now_ns, charge.cost);
+  const bool allowed = done != Keeper::Course::kRefused;
+  new (decision) Decision();
+  Decide(charge, *entry, now_ns, allowed, decision);
+  if (allowed) spent_.fetch_add(charge.cost, std::memory_order_relaxed);
+  if (done == Keeper::Course::kSpentAndAsk) *asking = Begin(*entry, now_ns);
+  return Answer::kDecided;
+}
+
+std::shared_ptr<const Asking> Table::Ask(const Charge& charge, const Fingerprint& print) {
+  if (charge.key.size() > kLongestKey) return nullptr;
+  Set& set = SetOf(print);
+  absl::MutexLock lock(&set.mu);
+  const int64_t now_ns = LeaseNowNs();
+  Entry* entry = Find(set, charge, print, now_ns);
+  if (entry == nullptr) {
+    if (!WasSeen(print, now_ns, charge.limit->leasing->length_ns)) return nullptr;
+    entry = Enter(set, charge, print, now_ns);
+  }
+  Keeper& keeper = *entry->keeper;
+  if (keeper.holding().asks() && now_ns - entry->asked_ns > kForgottenNs) keeper.Forget();
+  // The units of a call that a lease has by now are spent at the centre all the same.
+  if (keeper.Miss(now_ns, charge.cost) == Keeper::Course::kAsk) return Begin(*entry, now_ns);
+  if (entry->heard_ns == 0) return nullptr;
+  auto alone = std::make_shared<Asking>();
+  alone->is_hot = true;
+  alone->has_place = false;
+  return alone;
+}
+
+bool Table::Peek(const Charge& charge, const Fingerprint& print, Decision* decision) {
+  Set& set = SetOf(print);
+  absl::MutexLock lock(&set.mu);
+  const int64_t now_ns = LeaseNowNs();
+  Entry* const entry = Find(set, charge, print, now_ns);
+  if (entry == nullptr || entry->heard_ns == 0) return false;
+  const Keeper::Course course = entry->keeper->Peek(now_ns, charge.cost);
+  if (course == Keeper::Course::kStrict) return false;
+  new (decision) Decision();
+  Decide(charge, *entry, now_ns, course != Keeper::Course::kRefused, decision);
+  return true;
+}
+
+bool Table::PutBack(const Charge& charge, const Fingerprint& print) {
+  Set& set = SetOf(print);
+  absl::MutexLock lock(&set.mu);
+  const int64_t now_ns = LeaseNowNs();
+  Entry* const entry = Find(set, charge, print, now_ns);
+  return entry != nullptr && entry->keeper->PutBack(now_ns, charge.cost);
+}
+
+void Table::Reset(const Fingerprint& print) {
+  Set& set = SetOf(print);
+  absl::MutexLock lock(&set.mu);
+  for (Entry& entry : set.entries) {
+    if (entry.leasing != nullptr && entry.print == print) entry.keeper->Reset();
+  }
+}
+
+void Table::Hear(const Asking& asking, const Heard& heard) {
+  if (!asking.has_place) return;
+  Set& set = SetOf(asking.print);
+  absl::MutexLock lock(&set.mu);
+  const int64_t now_ns = LeaseNowNs();
+  granted_.fetch_add(heard.granted, std::memory_order_relaxed);
+  for (Entry& entry : set.entries) {
+    if (entry.leasing != asking.leasing || !(entry.print == asking.print)) continue;
+    const Terms& terms = entry.leasing->terms;
+    Keeper::Heard told;
+    told.granted = {heard.granted, heard.level.slots.end_ns, entry.leasing->length_ns};
+    told.allowed = heard.allowed;
+    told.cost = heard.cost;
+    told.wait_ns = heard.wait_ns;
+    told.room = Room(terms, heard.level);
+    told.burst = terms.burst;
+    told.random = static_cast<uint32_t>(
+        (static_cast<uint64_t>(now_ns) ^ asking.print.lo) * 0x9e3779b97f4a7c15 >> 32);
+    entry.keeper->Hear(asking.question, now_ns, told);
+    entry.heard_ns = now_ns;
+    entry.server_ns = heard.now_ns;
+    entry.known_ns =
+        static_cast<int64_t>((heard.level.ahead + terms.denominator - 1) / terms.denominator);
+    return;
+  }
+}
+
+void Table::Lose(const Asking& asking) {
+  if (!asking.has_place) return;
+  Set& set = SetOf(asking.print);
+  absl::MutexLock lock(&set.mu);
+  const int64_t now_ns = LeaseNowNs();
+  for (Entry& entry : set.entries) {
+    if (entry.leasing != asking.leasing || !(entry.print == asking.print)) continue;
+    entry.keeper->Lose(asking.question, now_ns);
+    return;
+  }
+}
+
+int64_t Table::HeldFor(const Charge& charge, const Fingerprint& print) {
+  Set& set = SetOf(print);
+  absl::MutexLock lock(&set.mu);
+  for (const Entry& entry : set.entries) {
+    if (entry.leasing == nullptr || !(entry.print == print)) continue;
+    const Keeper& keeper = *entry.keeper;
+    const int64_t left = keeper.hold_ns() - LeaseNowNs();
+    return charge.cost >= keeper.hold_cost() ? std::max<int64_t>(left, 0) : 0;
+  }
+  return 0;
+}
+
+std::vector<std::shared_ptr<const Asking>> Table::TakeGivenUp() {
+  absl::MutexLock lock(&given_up_mu_);
+  has_given_up_.store(false, std::memory_order_relaxed);
+  return std::exchange(given_up_, {});
+}
+
+std::vector<std::shared_ptr<const Asking>> Table::GiveUpAll() {
+  for (const auto& set : sets_) {
+    absl::MutexLock lock(&set->mu);
+    for (Entry& entry : set->entries) {
+      if (entry.leasing != nullptr) GiveUp(entry);
+    }
+  }
+  return TakeGivenUp();
+}
+
+LeaseStats Table::stats() const {
+  return {questions_.load(), granted_.load(), spent_.load(), given_back_.load()};
+}
+
+int64_t Table::Held() {
+  int64_t held = 0;
+  const int64_t now_ns = LeaseNowNs();
+  for (const auto& set : sets_) {
+    absl::MutexLock lock(&set->mu);
+    for (const Entry& entry : set->entries) {
+      if (entry.leasing != nullptr) held += entry.keeper->holding().Held(now_ns);
+    }
+  }
+  return held;
+}
+
+}  // namespace tidegate::leases

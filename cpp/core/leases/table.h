@@ -1,0 +1,154 @@
+// The keys that this process holds units of, or may soon: a table of fixed size. A key enters it
+// when it is hit twice within a lease, so that keys that are seldom hit cost nothing here and are
+// decided as without leases.
+//
+// Thread-safe. No lock is held while another function than those of this room runs. For one
+// process: a child of a fork makes its own (ProcessLocal), so that it never spends what its parent
+// was granted.
+#ifndef TIDEGATE_SRC_LEASES_TABLE_H_
+#define TIDEGATE_SRC_LEASES_TABLE_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "leases/centre.h"
+#include "leases/holding.h"
+#include "tidegate/decision.h"
+#include "tidegate/fingerprint.h"
+#include "tidegate/store.h"
+
+namespace tidegate::leases {
+
+// The clock of leases: nanoseconds, also while the machine is suspended.
+int64_t LeaseNowNs();
+
+// How a limit is leased.
+struct Leasing {
+  BoundLimit bound;  // for questions that outlive their limiter
+  Terms terms;
+  int64_t length_ns;  // of its leases
+
+  // Leases of at most `longest_ns` for the limit that `bound` holds; null, and in `why` the reason,
+  // if it stays strict.
+  static std::shared_ptr<const Leasing> Of(const BoundLimit& bound, int64_t longest_ns,
+                                           std::string* why = nullptr);
+};
+
+// A question to the centre, with or without a call.
+struct Asking {
+  std::shared_ptr<const Leasing> leasing;
+  Fingerprint print;
+  std::string key;
+  Question question;
+  bool is_hot = false;    // the key has slots at the centre
+  bool has_place = true;  // in the table, for the answer
+};
+
+// The counts of a table since it was made, in units but for `questions`.
+struct LeaseStats {
+  int64_t questions = 0;
+  int64_t granted = 0;
+  int64_t spent = 0;
+  int64_t given_back = 0;
+};
+
+class Table {
+ public:
+  enum class Answer : uint8_t {
+    kUnknown,  // ask Redis, with `asking` if it is not null
+    kDecided,
+  };
+
+  // Of ProcessLocal.
+  void Start() {}
+  void Stop() {}
+
+  // Decides a hit by what this process knows. If `asking` is set with kDecided, it is a question
+  // without a call, to be sent now; the caller sees to Hear() or Lose().
+  Answer Hit(const Charge& charge, const Fingerprint& print, Decision* decision,
+             std::shared_ptr<const Asking>* asking);
+  // The question that a call to Redis should carry; null if none. After Hit() said kUnknown.
+  std::shared_ptr<const Asking> Ask(const Charge& charge, const Fingerprint& print);
+  bool Peek(const Charge& charge, const Fingerprint& print, Decision* decision);
+  // Whether the units went back into the lease that they came from.
+  bool PutBack(const Charge& charge, const Fingerprint& print);
+  void Reset(const Fingerprint& print);
+
+  struct Heard {
+    bool allowed = true;
+    int64_t cost = 0;
+    int64_t granted = 0;
+    int64_t now_ns = 0;   // the server's
+    Level level;          // afterwards, at now_ns
+    int64_t wait_ns = 0;  // if the call was refused
+  };
+  void Hear(const Asking& asking, const Heard& heard);
+  void Lose(const Asking& asking);
+  // Until when calls of this cost are refused here, from now on; 0 if they are not.
+  int64_t HeldFor(const Charge& charge, const Fingerprint& print);
+
+  // What to tell the centre of keys that lost their place, or of all.
+  std::vector<std::shared_ptr<const Asking>> TakeGivenUp();
+  std::vector<std::shared_ptr<const Asking>> GiveUpAll();
+  bool has_given_up() const { return has_given_up_.load(std::memory_order_relaxed); }
+
+  LeaseStats stats() const;
+  // The units that may still be spent.
+  int64_t Held();
+
+ private:
+  static constexpr size_t kSets = 1024;
+  static constexpr size_t kWays = 8;
+  static constexpr size_t kSightings = 1 << 14;
+  static constexpr size_t kLongestKey = 256;
+
+  struct Entry {
+    std::shared_ptr<const Leasing> leasing;  // null: the place is free
+    Fingerprint print;
+    std::string key;
+    std::optional<Keeper> keeper;
+    int64_t last_ns = 0;    // of a hit
+    int64_t asked_ns = 0;   // of the last question
+    int64_t heard_ns = 0;   // of the last answer; 0: none yet
+    int64_t server_ns = 0;  // the server's clock then
+    int64_t known_ns = 0;   // how far ahead the bucket was then, with what was granted
+  };
+  struct Set {
+    absl::Mutex mu;
+    std::array<Entry, kWays> entries;
+  };
+
+  Set& SetOf(const Fingerprint& print) { return *sets_[print.lo % kSets]; }
+  Entry* Find(Set& set, const Charge& charge, const Fingerprint& print, int64_t now_ns);
+  Entry* Enter(Set& set, const Charge& charge, const Fingerprint& print, int64_t now_ns);
+  // Whether the key was hit within its lease; notes this hit.
+  bool WasSeen(const Fingerprint& print, int64_t now_ns, int64_t length_ns);
+  void GiveUp(Entry& entry);
+  std::shared_ptr<const Asking> Begin(Entry& entry, int64_t now_ns);
+  static void Decide(const Charge& charge, const Entry& entry, int64_t now_ns, bool allowed,
+                     Decision* decision);
+
+  std::array<std::unique_ptr<Set>, kSets> sets_ = MakeSets();
+  static std::array<std::unique_ptr<Set>, kSets> MakeSets();
+  std::array<std::atomic<uint64_t>, kSightings> sightings_{};
+
+  absl::Mutex given_up_mu_;
+  std::vector<std::shared_ptr<const Asking>> given_up_;
+  std::atomic<bool> has_given_up_{false};
+  std::atomic<int64_t> questions_{0};
+  std::atomic<int64_t> granted_{0};
+  std::atomic<int64_t> spent_{0};
+  std::atomic<int64_t> given_back_{0};
+};
+
+}  // namespace tidegate::leases
+
+#endif  // TIDEGATE_SRC_LEASES_TABLE_H_

@@ -1,0 +1,395 @@
+"""Leases: hot keys are decided without asking, and no interval has more than the limit allows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import processes
+import pytest
+import tidegate as tg
+from polling import eventually
+from proxy import Proxy
+from redis_server import PATIENT, RedisServer
+
+LEASED = f"{PATIENT}&mode=leased&deny_cache_max=0"
+# A unit a second, so that a test's own time brings few back; leases of 10 seconds.
+SLOW = "60/minute burst 1000"
+SLOW_RATE = 1.0
+
+
+def node(server: RedisServer, limit: str = SLOW, name: str = "a", **options: object) -> tg.Limiter:
+    """A limiter with a store of its own."""
+    uri = server.uri(f"{LEASED}&lease=10&client_name={name}")
+    return tg.Limiter(limit, storage=uri, **options)
+
+
+def strict(server: RedisServer, limit: str = SLOW) -> tg.Limiter:
+    return tg.Limiter(limit, storage=server.uri(f"{PATIENT}&deny_cache_max=0"))
+
+
+def scripts(server: RedisServer) -> int:
+    calls = server.calls()
+    return calls.get("evalsha", 0)
+
+
+def warm(limiter: tg.Limiter, key: str = "k", most: int = 100) -> int:
+    """Hits the key until a lease decides. Returns how many units that took."""
+    for i in range(1, most):
+        if limiter.hit(key).leased:
+            return i
+    raise AssertionError("no call was decided by a lease")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("mode=lease", "mode is 'lease'; expected 'strict' and 'leased'"),
+        ("mode=leased&lease=0", "lease is '0'; expected 0.001 to 10"),
+        ("mode=leased&lease=3600", "lease is '3600'; expected 0.001 to 10"),
+        ("mode=leased&lease=soon", "lease is 'soon'; expected 0.001 to 10"),
+        ("lease=0.1", "lease is '0.1', and the mode is strict; expected lease= with mode=leased"),
+        ("mode=leased&clock=client", "expected leases with clock=server"),
+    ],
+)
+def test_what_cannot_be_leased_is_said_at_once(options: str, message: str) -> None:
+    with pytest.raises(tg.ConfigurationError, match=message.replace("(", r"\(")):
+        tg.Limiter("100/second", storage=f"redis://127.0.0.1:1?{options}")
+
+
+def test_a_hot_key_is_decided_without_asking(server: RedisServer) -> None:
+    limiter = tg.Limiter("6000000/minute", storage=server.uri(LEASED))
+    decisions = [limiter.hit("k") for _ in range(3000)]
+    assert all(decisions)
+    assert not decisions[0].leased
+    assert sum(decision.leased for decision in decisions) > 2000
+    assert scripts(server) < 1000
+    assert limiter.stats().script_errors == 0
+    leased = next(decision for decision in decisions if decision.leased)
+    assert pickle.loads(pickle.dumps(leased)).leased
+
+
+def test_it_is_decided_by_all_kinds_of_calls(server: RedisServer) -> None:
+    limiter = node(server)
+    warm(limiter)
+    assert limiter.allow("k")
+    assert limiter.peek("k").leased
+    assert limiter.hit_many(["k", "k"]) == [True, True]
+
+    async def hits() -> list[tg.Decision]:
+        return [await limiter.hit_async("k") for _ in range(3)]
+
+    before = scripts(server)
+    assert all(decision.leased for decision in asyncio.run(hits()))
+    assert scripts(server) - before <= 2  # a question of its own at most
+
+
+def test_a_cold_key_costs_what_it_costs_without_leases(server: RedisServer) -> None:
+    limiter = node(server)
+    assert limiter.allow("first")  # after which the server has the script
+    before = server.calls()
+    for i in range(200):
+        assert limiter.allow(f"user:{i}")
+    after = server.calls()
+    assert after["evalsha"] - before.get("evalsha", 0) == 200
+    assert after["eval"] == before["eval"], "the same script as without leases"
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"), [("10/second", "burst"), ("100/day", "rate"), ("fixed", "algorithm")]
+)
+def test_limits_that_gain_nothing_stay_strict(server: RedisServer, limit: str, reason: str) -> None:
+    uri = server.uri(f"{PATIENT}&mode=leased")
+    if limit == "fixed":
+        limiter = tg.Limiter("100000/hour", algorithm="fixed-window", storage=uri)
+    else:
+        limiter = tg.Limiter(limit, storage=uri)
+    assert not any(limiter.hit("k").leased for _ in range(50)), reason
+
+
+def test_several_nodes_admit_no_more_than_one(server: RedisServer) -> None:
+    begin = time.monotonic()
+    nodes = [node(server, name=f"n{i}") for i in range(4)]
+    chance = random.Random(7)
+    admitted = 0
+    for _ in range(6000):
+        cost = chance.choice((1, 1, 1, 5))
+        admitted += cost * chance.choice(nodes).allow("k", cost)
+    passed = time.monotonic() - begin
+    assert 900 < admitted <= 1000 + SLOW_RATE * passed
+    for each in nodes:
+        stats = each.stats()
+        assert (stats.degraded, stats.script_errors) == (0, 0)
+
+
+def test_strict_and_leased_nodes_share_a_key(server: RedisServer) -> None:
+    begin = time.monotonic()
+    leased, alone = node(server), strict(server)
+    admitted = leases = 0
+    for _ in range(800):
+        decision = leased.hit("k")
+        leases += decision.leased
+        admitted += bool(decision) + alone.allow("k")
+    # What is left, the strict node takes.
+    while alone.allow("k", 7):
+        admitted += 7
+    passed = time.monotonic() - begin
+    assert leases > 100
+    assert admitted <= 1000 + SLOW_RATE * passed
+    assert alone.stats().script_errors == leased.stats().script_errors == 0
+
+
+def test_a_refund_goes_into_the_lease(server: RedisServer) -> None:
+    limiter = node(server)
+    warm(limiter)
+    decision = limiter.hit("k")
+    assert decision.leased
+    before = scripts(server)
+    limiter.refund("k", decision=decision)
+    again = limiter.hit("k")
+    assert again.leased
+    assert scripts(server) - before <= 1
+
+
+def test_refunds_mint_nothing(server: RedisServer) -> None:
+    begin = time.monotonic()
+    nodes = [node(server, name=f"n{i}") for i in range(3)]
+    chance = random.Random(3)
+    admitted = 0
+    for _ in range(5000):
+        limiter = chance.choice(nodes)
+        decision = limiter.hit("k")
+        admitted += decision.allowed
+        if decision and chance.random() < 0.2:
+            limiter.refund("k", decision=decision)
+            admitted -= 1
+    assert admitted <= 1000 + SLOW_RATE * (time.monotonic() - begin)
+
+
+def test_a_reset_keeps_what_other_nodes_hold(server: RedisServer) -> None:
+    begin = time.monotonic()
+    holder, other = node(server), node(server, name="b")
+    spent = warm(holder)
+    held = 0
+    while holder.peek("k").leased and held < 5:
+        held += holder.allow("k")
+    other.reset("k")
+    admitted = 0
+    while other.allow("k"):
+        admitted += 1
+    while holder.hit("k").leased and holder.hit("k"):
+        admitted += 2
+    # What was spent is forgotten, but not what may still be spent.
+    assert admitted <= 1000 + SLOW_RATE * (time.monotonic() - begin) + spent
+    assert other.stats().script_errors == holder.stats().script_errors == 0
+
+
+def test_a_key_that_owes_is_not_leased(server: RedisServer) -> None:
+    limiter = node(server)
+    limiter.charge("k", 1200)
+    assert limiter.peek("k").debt >= 190
+    assert not any(limiter.hit("k") for _ in range(30))
+    assert limiter.stats().script_errors == 0
+
+
+def test_charges_are_counted_beside_leases(server: RedisServer) -> None:
+    limiter = node(server)
+    spent = warm(limiter)
+    assert limiter.charge("k", 100).charged == 100
+    assert limiter.charge_up_to("k", 5000).charged <= 1000
+    total = spent + 100
+    assert total < 1000
+    assert limiter.stats().script_errors == 0
+
+
+def test_what_is_not_used_goes_back_when_the_limiter_is_closed(server: RedisServer) -> None:
+    limiter = node(server)
+    spent = warm(limiter)
+    limiter.close()
+    del limiter
+    alone = strict(server)
+    eventually(lambda: alone.peek("k").remaining >= 1000 - spent - 2)
+
+
+def test_a_child_of_a_fork_spends_nothing_of_its_parents(server: RedisServer) -> None:
+    limiter = node(server)
+    warm(limiter)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, b"1" if limiter.hit("k").leased else b"0")
+        os._exit(0)
+    os.close(writer)
+    assert os.read(reader, 1) == b"0"
+    os.close(reader)
+    os.waitpid(child, 0)
+    assert limiter.hit("k").leased
+
+
+def test_a_lease_goes_on_without_redis_and_then_on_error_decides(own_server: RedisServer) -> None:
+    uri = own_server.uri("mode=leased&lease=10&timeout=0.5&on_error=closed")
+    limiter = tg.Limiter(SLOW, storage=uri)
+    warm(limiter)
+    own_server.kill()
+    decisions = [limiter.hit("k") for _ in range(600)]
+    leased = [decision for decision in decisions if decision.leased]
+    assert leased
+    assert all(leased)
+    assert any(decision.degraded for decision in decisions)
+    assert not any(decision for decision in decisions if decision.degraded)
+
+
+def test_lost_answers_grant_nothing_twice(server: RedisServer, proxy: Proxy) -> None:
+    begin = time.monotonic()
+    uri = f"redis://127.0.0.1:{proxy.port}?mode=leased&lease=10&timeout=0.2&on_error=closed"
+    lossy = tg.Limiter(SLOW, storage=f"{uri}&breaker_failures=1000&deny_cache_max=0")
+    other = node(server)
+    admitted = 0
+    for i in range(1500):
+        if i % 100 == 50:
+            proxy.drop()
+        admitted += lossy.allow("k") + other.allow("k")
+    assert admitted <= 1000 + SLOW_RATE * (time.monotonic() - begin)
+
+
+def test_a_server_that_forgot_the_scripts_is_told_again(server: RedisServer) -> None:
+    begin = time.monotonic()
+    limiter = node(server)
+    admitted = 0
+    for i in range(1200):
+        if i % 100 == 0:
+            server.command("SCRIPT", "FLUSH")
+        admitted += limiter.allow("k")
+    assert admitted <= 1000 + SLOW_RATE * (time.monotonic() - begin)
+    assert limiter.stats().degraded == 0
+
+
+@pytest.mark.parametrize(
+    "limit", ["7/3 seconds burst 70", "700/minute burst 33", "11/second burst 97"]
+)
+def test_script_and_core_lease_alike(server: RedisServer, limit: str) -> None:
+    """Limits whose units are no whole nanoseconds, under all operations at once."""
+    nodes = [node(server, limit, name=f"n{i}") for i in range(2)]
+    nodes.append(strict(server, limit))
+    chance = random.Random(limit)
+    for _ in range(1500):
+        limiter, action = chance.choice(nodes), chance.random()
+        if action < 0.8:
+            limiter.hit("k", chance.choice((1, 1, 2, 5)))
+        elif action < 0.86:
+            limiter.peek("k")
+        elif action < 0.92:
+            limiter.refund("k", chance.choice((1, 3)))
+        elif action < 0.95:
+            limiter.charge("k", chance.choice((1, 9)))
+        elif action < 0.98:
+            limiter.charge_up_to("k", 20)
+        else:
+            limiter.reset("k")
+    for each in nodes:
+        stats = each.stats()
+        assert (stats.degraded, stats.errors, stats.script_errors) == (0, 0, 0)
+
+
+def test_a_limit_with_an_id_keeps_its_usage_when_its_count_changes(server: RedisServer) -> None:
+    def limiter(count: int, name: str) -> tg.Limiter:
+        limit = tg.Limit(count, 60, burst=count, id="api")
+        return node(server, limit, name=name)  # type: ignore[arg-type]
+
+    old, new = limiter(600, "old"), limiter(900, "new")
+    chance = random.Random(5)
+    admitted = 0
+    begin = time.monotonic()
+    for _ in range(3000):
+        admitted += chance.choice((old, new)).allow("k")
+    assert admitted <= 900 + 15 * (time.monotonic() - begin)
+    assert old.stats().script_errors == new.stats().script_errors == 0
+
+
+# ------------------------------------------------------------------------- processes
+
+RATE, BURST = 2000, 2000
+WORKER = """
+import os, sys, time, tidegate
+uri, seconds = sys.argv[1], float(sys.argv[2])
+limiter = tidegate.Limiter("2000/second burst 2000", storage=uri)
+limiter.ping()
+print("ready", flush=True)
+sys.stdin.readline()
+log = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+now = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+until = now() + int(seconds * 1e9)
+while True:
+    before = now()
+    decision = limiter.hit("k")
+    after = now()
+    if decision and not decision.degraded:
+        os.write(log, b"%d %d %d\\n" % (before, after, decision.leased))
+    if after > until:
+        break
+stats = limiter.stats()
+print(stats.script_errors, flush=True)
+"""
+
+
+def excess(admitted: list[tuple[int, int]]) -> float:
+    """The most that an interval has beyond burst + rate * interval.
+
+    Each admission has the instants before and after its call. An interval that holds the whole call
+    holds the admission.
+    """
+    worst = least = float("-inf")
+    latest = 0
+    for number, (before, after) in enumerate(sorted(admitted)):
+        latest = max(latest, after)
+        least = max(least, RATE * before / 1e9 - number)
+        worst = max(worst, number + 1 - RATE * latest / 1e9 + least)
+    return worst - BURST
+
+
+def test_the_check_of_intervals_sees_one_unit_too_many() -> None:
+    exact = [(0, 0)] * BURST + [(i * 500_000, i * 500_000) for i in range(1, 100)]
+    assert excess(exact) == pytest.approx(0)
+    assert excess([*exact, (100, 100)]) == pytest.approx(1, abs=0.01)
+
+
+def test_processes_under_kills_admit_no_more_in_any_interval(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    logs = [tmp_path / f"log{i}" for i in range(4)]
+    uri = server.uri(f"{PATIENT}&mode=leased&lease=0.2")
+    workers = [
+        processes.start(
+            [sys.executable, "-c", WORKER, uri, "1.5", str(log)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        for log in logs
+    ]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"ready\n"
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write(b"\n")
+        worker.stdin.flush()
+    eventually(lambda: all(log.exists() and log.stat().st_size > 0 for log in logs))
+    workers[0].kill()  # with what it holds
+    server.command("SCRIPT", "FLUSH")
+    told = [worker.communicate()[0].split() for worker in workers[1:]]
+    workers[0].communicate()
+    assert told == [[b"0"]] * 3
+    admitted, leased = [], 0
+    for log in logs:
+        for line in log.read_text().splitlines():
+            before, after, by_lease = map(int, line.split())
+            admitted.append((before, after))
+            leased += by_lease
+    assert leased > 100
+    assert excess(admitted) <= 0
