@@ -9,6 +9,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import machine
+import summary
 
 BEGIN, END = "<!-- the figures begin -->", "<!-- the figures end -->"
 
@@ -76,7 +77,7 @@ def scenarios_table(scenarios: dict[str, Any]) -> str:
                 f"{each['calm_refused']:,} of {each['calm_asked']:,}",
                 _ms(each["refusals_in_process"]["p99_ms"]),
                 _ms(each["refusals_seen"]["p99_ms"]),
-                f"{each['cpu_share'].get('front', 0):.2f}",
+                f"{summary.front_cores(each):.2f}",
                 f"{cost['ratio']:.2f}" if cost else "",
             ]
         )

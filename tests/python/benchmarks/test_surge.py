@@ -226,7 +226,8 @@ def test_the_pictures_are_those_that_the_page_shows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["none", "tidegate", "tidegate-redis", "slowapi", "fastapi-limiter", "flask-limiter"]
+    "name",
+    ["none", "tidegate", "tidegate-redis", "slowapi", "fastapi-limiter", "flask-limiter", "envoy"],
 )
 def test_each_system_admits_and_refuses(name: str, tmp_path: Path) -> None:
     for module in ("psutil", "fastapi", "uvicorn", "slowapi", "fastapi_limiter", "flask_limiter"):
@@ -252,3 +253,36 @@ def test_each_system_admits_and_refuses(name: str, tmp_path: Path) -> None:
     assert ("429" in taken) == (name != "none")
     assert len(taken["200"]) >= 5  # anna's three, bert's and that of the start
     assert all(seconds > 0 for _, seconds in taken["200"])
+
+
+def test_the_local_limit_of_envoy_is_one_bucket_for_all_riders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("psutil", "fastapi", "uvicorn"):
+        pytest.importorskip(module)
+    import envoy_proxy
+    import envoy_tools
+    import system
+    from riders import token_of
+
+    monkeypatch.setattr(envoy_proxy, "program", envoy_tools.envoy_program)
+    monkeypatch.setattr(envoy_proxy, "_SHARE", 1e-5)  # nothing comes back while this runs
+    surge = Surge(job_seconds=0.001)
+    with system.running(system.SCENARIOS["envoy"], surge, tmp_path) as running:
+        client = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
+        with contextlib.closing(client):
+            statuses = [running.ask(client, token_of(f"rider-{n}")) for n in range(12)]
+    assert statuses[0] == 200
+    assert statuses == sorted(statuses)
+    assert statuses[-1] == 429
+
+
+def test_envoy_lets_through_a_little_less_than_the_capacity() -> None:
+    import envoy_proxy
+
+    made = envoy_proxy.configuration(1, 2, capacity=40)
+    (listener,) = made["static_resources"]["listeners"]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    bucket = manager["http_filters"][0]["typed_config"]["token_bucket"]
+    rate = bucket["tokens_per_fill"] / float(bucket["fill_interval"].removesuffix("s"))
+    assert rate == pytest.approx(38.4, rel=0.01)
