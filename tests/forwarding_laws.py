@@ -22,7 +22,9 @@ NAMES = ("x-forwarded-for", "forwarded")
 
 @functools.lru_cache(maxsize=None)  # noqa: UP033 - Python 3.9
 def key_function(name: str, trusted: tuple[str, ...], hops: int | None = None) -> keys.KeyFunction:
-    return keys.client_ip(trusted_proxies=trusted, header=name, hops=hops)
+    # A header without proxies that send it is refused.
+    header = name if trusted else "x-forwarded-for"
+    return keys.client_ip(trusted_proxies=trusted, header=header, hops=hops)
 
 
 def entry(address: str, name: str) -> str:

@@ -127,7 +127,8 @@ class _Decorator:
 
     @property
     def __name__(self) -> str:
-        # Only a route reads it, for its endpoint: the decorator stands there without a limit.
+        # A route reads it, for its endpoint: the decorator stands there without a limit. Django's
+        # method_decorator() copies it if there is one.
         raise without_limit("@rate_limit", self._functions["limit"])
 
     def __call__(self, view: Any) -> Any:

@@ -142,9 +142,13 @@ def check_limit(limit: Any, name: str) -> None:
     raise without_limit(name, limit)
 
 
-def without_limit(name: str, given: Any) -> ArgumentTypeError:
+class NoLimitError(ArgumentTypeError, AttributeError):
+    """Also an AttributeError, for code that reads names of all functions where they have one."""
+
+
+def without_limit(name: str, given: Any) -> NoLimitError:
     """The error for a decorator `name` that was given a view, and no limit."""
-    return ArgumentTypeError(
+    return NoLimitError(
         f'{name} was given {given!r}; expected a limit: {name}("5/minute"), or a '
         "function of the request that returns one"
     )
