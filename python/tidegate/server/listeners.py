@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tidegate.rules.sql.usage_history import UsageHistory
     from tidegate.rules.violation_log import ViolationLog
     from tidegate.server.anomalies.detector import Anomaly
+    from tidegate.server.anomalies.state_file import StateFile
     from tidegate.server.enforcement import Enforcement
     from tidegate.server.recording import Recorded
 
@@ -107,7 +108,8 @@ class AnomalyWatch:
 
     Anomalies that call for no action are neither logged nor written. An ongoing anomaly is written
     again only when it calls for a stricter action, or after an hour. `enforcement` gets each
-    anomaly that calls for an action, each time. Not thread-safe.
+    anomaly that calls for an action, each time. `state` keeps what the detector has learned. Not
+    thread-safe.
     """
 
     def __init__(
@@ -116,14 +118,17 @@ class AnomalyWatch:
         database: DatabaseLike | None,
         *,
         enforcement: Enforcement | None = None,
+        state: StateFile | None = None,
         timeout: float = 5.0,
     ) -> None:
         self._detector = detector
+        self._state = state
         self._enforcement = enforcement
         self._database = None if database is None else Database(database, timeout)
         self._counts: Counter[str] = Counter()
         self._tiers: dict[str, str] = {}
-        self._begun: float | None = None
+        # A detector that was restored expects later intervals.
+        self._begun = detector.next_at if state is not None and len(detector) else None
         # How far the detector's time is ahead of the clock after the clock was set back, in whole
         # weeks, so that the hour of the week is right.
         self._ahead = 0.0
@@ -159,7 +164,9 @@ class AnomalyWatch:
             }
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Writes the state, and closes the connection."""
+        if self._state is not None:
+            self._state.close()
         if self._database is not None:
             self._database.close()
 
@@ -195,6 +202,8 @@ class AnomalyWatch:
             for caller in self._enforcement.take_unlocked():
                 self._detector.accept(caller)
         found = self._detector.judge(counts, at, tiers)
+        if self._state is not None:
+            self._state.note()
         found = [each for each in found if each.action >= Action.THROTTLE]
         if self._enforcement is not None:
             self._enforcement.apply(found)

@@ -16,6 +16,7 @@ from tidegate.limiter.storage.uri import open_store, without_password
 from tidegate.rules.file import RuleFile
 from tidegate.rules.rule_set import RuleSet
 from tidegate.server.anomalies.detector import AnomalyDetector
+from tidegate.server.anomalies.state_file import StateFile, beside_database
 from tidegate.server.enforcement import Enforcement
 from tidegate.server.listeners import AnomalyWatch, DecisionLog, to_history, to_violations
 from tidegate.server.native import _native
@@ -181,12 +182,15 @@ class Service:
                     most=found.enforce_most,
                     exempt=found.exempt,
                 )
+            detector = AnomalyDetector(
+                interval=found.interval, least=found.least, capacity=found.capacity
+            )
+            path = found.state or beside_database(settings.database)
             self.anomalies = AnomalyWatch(
-                AnomalyDetector(
-                    interval=found.interval, least=found.least, capacity=found.capacity
-                ),
+                detector,
                 settings.database,
                 enforcement=self.enforcement,
+                state=None if path is None else StateFile(path, detector),
             )
             self._closing.callback(self.anomalies.close)
             listeners.append(self.anomalies)

@@ -238,6 +238,11 @@ class Anomalies(_Part):
     enforce_most: Annotated[int, Field(ge=1, le=100_000)] = Field(
         default=1000, description="The most callers who are throttled or blocked at a time."
     )
+    state: Optional[Path] = Field(
+        default=None,
+        description="The file that keeps what is usual over a restart. Without it, a file beside a "
+        "database of SQLite, with .anomalies behind its name; none with PostgreSQL.",
+    )
     exempt: list[Annotated[str, AfterValidator(_expect_caller)]] = Field(
         default=[],
         description="Callers who are never throttled or blocked: user:42, ip:203.0.113.9.",

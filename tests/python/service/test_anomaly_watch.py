@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tidegate.anomaly import AnomalyDetector
 from tidegate.server import listeners
+from tidegate.server.anomalies.state_file import StateFile, beside_database
 from tidegate.server.listeners import AnomalyWatch
 from tidegate.server.recording import Recorded, Row
 
@@ -100,3 +102,81 @@ def test_an_interval_that_could_not_be_judged_is_not_judged_again() -> None:
     for at in (121.0, 180.0, 240.0):
         watch(anyone(at))
     assert detector.times == [60.0, 120.0, 180.0]
+
+
+def watch_with(path: Path) -> AnomalyWatch:
+    detector = AnomalyDetector(interval=60)
+    return AnomalyWatch(detector, None, state=StateFile(path, detector))
+
+
+def test_a_restart_in_a_flood_gives_the_caller_no_free_intervals(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "state"
+    watch = watch_with(path)
+    for minute in range(20):
+        watch(anyone(60.0 * minute, others=30, count=30))
+    for minute in range(20, 23):
+        watch(anyone(60.0 * minute, others=30, count=900))
+    watch(anyone(60.0 * 23, others=30, count=900))
+    assert watch.found == 1
+    watch.close()
+    assert path.stat().st_mode & 0o777 == 0o600
+    restarted = watch_with(path)
+    restarted(anyone(60.0 * 23 + 30, others=30, count=900))
+    restarted(anyone(60.0 * 24, others=30, count=900))
+    assert restarted.found == 1, "in the first interval that it judges"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_was_learned_is_written_each_ten_minutes(tmp_path: Path) -> None:
+    watch = watch_with(tmp_path / "state")
+    written = []
+    for minute in range(25):
+        watch(anyone(60.0 * minute))
+        written.append((tmp_path / "state").read_bytes() if minute else b"")
+    assert [i for i in range(1, 25) if written[i] != written[i - 1]] == [1, 11, 21]
+
+
+@pytest.mark.parametrize("content", [b"", b"damaged"])
+def test_a_file_that_cannot_be_read_is_logged_and_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    (tmp_path / "state").write_bytes(content)
+    watch = watch_with(tmp_path / "state")
+    assert "anomaly detection begins without a past" in caplog.text
+    watch(anyone(60.0))
+    watch(anyone(120.0))
+    watch.close()
+    assert len(watch_with(tmp_path / "state")._detector) == 1
+
+
+def test_nothing_is_written_where_nothing_was_learned(tmp_path: Path) -> None:
+    watch_with(tmp_path / "state").close()
+    watch_with(tmp_path / "none" / "state").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = watch_with(tmp_path / "none" / "state")
+    watch(anyone(60.0))
+    watch(anyone(120.0))
+    watch.close()
+    assert "what is usual of callers was not written" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("database", "path"),
+    [
+        ("sqlite:///tidegate.db", Path("tidegate.db.anomalies")),
+        ("sqlite:////var/lib/t.db", Path("/var/lib/t.db.anomalies")),
+        ("sqlite://", None),
+        ("sqlite:///:memory:", None),
+        ("postgresql://host/name", None),
+        (None, None),
+    ],
+)
+def test_the_state_is_beside_a_database_of_sqlite(database: str | None, path: Path | None) -> None:
+    assert beside_database(database) == path

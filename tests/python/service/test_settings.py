@@ -235,6 +235,7 @@ _OTHERS: dict[str, tuple[str, Any]] = {
     "ANOMALIES__CAPACITY": ("1000", 1000),
     "ANOMALIES__ENFORCE_SECONDS": ("3", 3.0),
     "ANOMALIES__ENFORCE_MOST": ("3", 3),
+    "ANOMALIES__STATE": ("usual", Path("usual")),
     "ANOMALIES__EXEMPT": ('["user:42"]', ["user:42"]),
     "LOG__FORMAT": ("json", "json"),
     "LOG__LEVEL": ("debug", "debug"),

@@ -200,9 +200,9 @@ class AnomalyDetector:
         without a tier are peers of each other. Intervals must come in order: raises
         ConfigurationError if an interval begins before the last one ended.
         """
-        if at < self._last + self.interval:
+        if at < self.next_at:
             raise ConfigurationError(
-                f"the interval begins at {at!r}; expected {self._last + self.interval!r} or "
+                f"the interval begins at {at!r}; expected {self.next_at!r} or "
                 "later, when the last one ended"
             )
         self._last = at
@@ -238,6 +238,11 @@ class AnomalyDetector:
         self._forget_some(number)
         found.sort(key=lambda each: -each.score)
         return found
+
+    @property
+    def next_at(self) -> float:
+        """The earliest begin of the next interval, in seconds since the epoch."""
+        return self._last + self.interval
 
     def forget(self, caller: str) -> bool:
         """Forgets a caller, which is then new. Returns False if the caller is unknown."""

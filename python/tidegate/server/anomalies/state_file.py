@@ -1,0 +1,75 @@
+"""The file that keeps what anomaly detection has learned over a restart."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from tidegate._errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from tidegate.server.anomalies.detector import AnomalyDetector
+
+__all__ = ["StateFile", "beside_database"]
+
+log = logging.getLogger("tidegate")
+
+_SECONDS = 600.0
+
+
+def beside_database(database: str | None) -> Path | None:
+    """Returns the path of the file beside a database of SQLite; None for any other database."""
+    if database is None:
+        return None
+    url = sa.make_url(database)
+    file = url.database
+    if url.get_backend_name() != "sqlite" or not file or file.startswith((":memory:", "file:")):
+        return None
+    return Path(f"{file}.anomalies")
+
+
+class StateFile:
+    """Keeps the state of `detector` in a file of mode 0600: written each ten minutes, and at close.
+
+    A file that cannot be read or written is logged, and the detector goes on without. Not
+    thread-safe.
+    """
+
+    def __init__(self, path: Path, detector: AnomalyDetector) -> None:
+        self._path = path
+        self._detector = detector
+        self._written = detector.next_at
+        try:
+            detector.restore(path.read_bytes())
+        except FileNotFoundError:
+            return
+        except (OSError, ConfigurationError) as error:
+            log.warning("%s: %s; anomaly detection begins without a past", path, error)
+        self._written = detector.next_at
+
+    def note(self) -> None:
+        """Writes the file if that is due. To be called after each interval."""
+        if not self._detector.next_at - self._written < _SECONDS:
+            self.write()
+
+    def close(self) -> None:
+        """Writes the file if anything was learned since it was written."""
+        if self._detector.next_at > self._written:
+            self.write()
+
+    def write(self) -> None:
+        """Writes the file as a whole: another process reads the former one or this one."""
+        self._written = self._detector.next_at
+        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
+        try:
+            file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with open(file, "wb") as opened:
+                opened.write(self._detector.state())
+            beside.replace(self._path)
+        except OSError as error:
+            log.warning("what is usual of callers was not written: %s", error)
+            beside.unlink(missing_ok=True)
