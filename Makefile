@@ -9,6 +9,8 @@ SOAK_SECONDS ?= 1800
 FLOOD_KEYS ?= 100000000
 VALUE_SECONDS ?= 600
 MUTANTS ?= 40
+SETS ?= 10000
+REQUESTS ?= 10
 SEED ?= 1
 SINCE ?= HEAD
 SECONDS ?= 2
@@ -31,7 +33,7 @@ cpp_others := $(shell find tests/cpp tests/extension tests/fuzz benchmarks/cpp -
 python_files := python tests benchmarks examples docs scripts
 
 .PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood values chaos soak bench bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
-  fetch fuzz mutants campaign docs wheel clean deps-build deps-test deps-fuzz
+  fetch fuzz mutants oracle campaign docs wheel clean deps-build deps-test deps-fuzz
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -215,6 +217,9 @@ fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 	  build/fuzz/tests/fuzz/found/forwarded_fuzz tests/fuzz/corpus/forwarded_fuzz
 
 # Cosmic Ray is installed apart from the tests, which get only coverage and pytest-cov in addition.
+oracle: $(VENV)/.tested  ## rules of SETS random documents, held to a second reading of docs/rules.md
+	$(python) tests/rules_oracle.py --sets $(SETS) --requests $(REQUESTS) --seed $(SEED)
+
 mutants: deps-test $(VENV)/.test  ## change the package at MUTANTS random places of each room; tests must notice 90 %
 	rm -rf build/mutants
 	$(pip) --no-build-isolation --no-deps --target build/mutants/site \

@@ -17,7 +17,7 @@ bool RuleSet::Overrides::Add(uint32_t number, const Rule& rule, std::string_view
   SetSlot(number, slot);
   Override override{0, kForeverS, 0};
   const auto [group, is_new_group] = group_numbers_.try_emplace(
-      std::pair(number, limits.first), static_cast<uint32_t>(ranges_.size()));
+      std::tuple(number, limits.first, limits.count), static_cast<uint32_t>(ranges_.size()));
   if (is_new_group) {
     table_->groups.push_back({rule.id, rule.by, given.limits});
     ranges_.push_back(limits);

@@ -90,8 +90,9 @@ class RuleSet::Overrides {
   std::shared_ptr<Table> table_;
   std::vector<uint32_t> slots_;     // of each rule of this set
   std::vector<LimitRange> ranges_;  // of each group
-  // The group of each rule and range, while overrides are added.
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> group_numbers_;
+  // The group of each rule and range, while overrides are added. The range of `unlimited` is empty,
+  // and begins where the next one does.
+  absl::flat_hash_map<std::tuple<uint32_t, uint32_t, uint32_t>, uint32_t> group_numbers_;
 };
 
 }  // namespace tidegate

@@ -528,3 +528,19 @@ def test_a_rule_set_says_what_to_do_in_the_place_of_pickling_it() -> None:
         pickle.dumps(rules)
     assert copy.copy(rules) is rules
     assert copy.deepcopy({"rules": rules})["rules"] is rules
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (1, 2, 0), (2, 1, 0), (0, 2, 1)])
+def test_overrides_beside_one_that_is_unlimited_hold(order: tuple[int, ...]) -> None:
+    overrides = [
+        {"rule": "a", "key": "0", "limits": "unlimited"},
+        {"rule": "a", "key": "1", "limits": "3/hour"},
+        {"rule": "a", "key": "2", "limits": "3/minute"},
+    ]
+    rules = [{"id": "a", "by": "user", "limits": "10/hour"}]
+    limiter = tg.Limiter(
+        rules=RuleSet({"rules": rules, "overrides": [overrides[i] for i in order]})
+    )
+    found = [limiter.check(user=user).outcomes for user in "012"]
+    assert [[outcome._limit.period for outcome in each] for each in found] == [[], [3600], [60]]
+    assert [[outcome.limit for outcome in each] for each in found] == [[], [3], [3]]
