@@ -121,7 +121,9 @@ class RateLimit:
         self.__tidegate_rate_limit__ = SimpleNamespace(limiters=[self._request_limiter])
         # FastAPI looks here to see whether it must await a call, which is the class's __call__.
         # Before Python 3.12, older versions of FastAPI do not see a mark on that method.
-        chosen: Any = self._charge if given.cost_after is None else self._charge_and_settle
+        own = self._request_limiter.limiter
+        settles = given.cost_after is not None or (own is not None and own._has_leases)
+        chosen: Any = self._charge_and_settle if settles else self._charge
         self.__dict__["__call__"] = self._chosen = chosen
 
     @property
@@ -197,6 +199,7 @@ class RateLimit:
             yield None
             return
         outcome = scope[DECISIONS][-1]
+        outcome.hold()
         scope.setdefault(PENDING, []).append((outcome, response))
         answer: Any = None
         try:
@@ -205,7 +208,7 @@ class RateLimit:
             answer = exc
             raise
         finally:
-            await to_the_end(settle_one(request, outcome, answer))
+            await to_the_end(_end(request, outcome, answer))
 
     async def _refusal(self, request: HTTPConnection, outcome: RequestDecision) -> BaseException:
         error = await outcome.service_answer(
@@ -259,6 +262,13 @@ class DefaultRateLimit(RateLimit):
             return self._in_scope(f"{self._name}:{name_of(route, scope)}")
 
         return self._of_routes.get(route, scope.get("method", "GET"), make)
+
+
+async def _end(request: HTTPConnection, outcome: RequestDecision, answer: Any) -> None:
+    try:
+        await settle_one(request, outcome, answer)
+    finally:
+        await outcome.leave(AWAITING)
 
 
 async def _undo_earlier(scope: Any) -> None:

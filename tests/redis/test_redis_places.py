@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 import tidegate as tg
 from polling import eventually
 from redis_server import RedisServer
@@ -44,7 +45,8 @@ def test_a_release_gives_back_the_place_of_its_decision(server: RedisServer) -> 
         assert left(limiter) == {"calls": 98, "places": 2}
 
 
-def test_asgi_gives_places_back_without_blocking(server: RedisServer) -> None:
+@pytest.mark.parametrize("by_rules", [True, False])
+def test_asgi_gives_places_back_without_blocking(server: RedisServer, by_rules: bool) -> None:
     statuses: list[int] = []
 
     async def run(limiter: Any) -> None:
@@ -71,10 +73,14 @@ def test_asgi_gives_places_back_without_blocking(server: RedisServer) -> None:
         go.set()
         await asyncio.gather(*calls)
 
-    with tg.Limiter(rules=RULES, storage=server.uri()) as limiter:
+    given: Any = RULES if by_rules else "2 at once"
+    with tg.Limiter(given, storage=server.uri()) as limiter:
         asyncio.run(run(limiter))
         assert sorted(statuses) == [200, 200, 429]
-        assert left(limiter) == {"calls": 98, "places": 2}
+        if by_rules:
+            assert left(limiter) == {"calls": 98, "places": 2}
+        else:
+            assert limiter.peek("192.0.2.1").remaining == 2
 
 
 def test_wsgi_gives_places_back(server: RedisServer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tidegate import _core
 from tidegate._core import Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
@@ -20,9 +22,12 @@ __all__ = ["Limit", "LimitLike", "as_limits", "check_names", "distinct", "parse"
 # The name in pickles and error messages.
 Limit.__module__ = "tidegate"
 
+_AT_ONCE = " at once"
+
 
 def parse(text: str, *, algorithm: Algorithm = "token-bucket") -> Limit:
-    """Reads one limit, such as ``"100/minute"`` or ``"10/second burst 40"``.
+    """Reads one limit, such as ``"100/minute"``, ``"10/second burst 40"`` or ``"5 at once"``, which
+    is a concurrency limit whose leases last a minute.
 
     Raises ConfigurationError if `text` is not a limit.
     """
@@ -31,6 +36,13 @@ def parse(text: str, *, algorithm: Algorithm = "token-bucket") -> Limit:
             f"the limit is {text!r} of type {type(text).__name__}; "
             "expected a text such as '100/minute'"
         )
+    if text.rstrip().endswith(_AT_ONCE):
+        count = text.rstrip()[: -len(_AT_ONCE)].strip()
+        if not (count.isascii() and count.isdigit() and int(count)):
+            raise ConfigurationError(
+                f"the limit is {text!r}; expected a whole number from 1 up before 'at once'"
+            )
+        return Limit(f"{count}/minute", algorithm="concurrency", name=f"{count} at once")
     return Limit(text, algorithm=algorithm)
 
 
@@ -39,6 +51,8 @@ def parse_many(text: str, *, algorithm: Algorithm = "token-bucket") -> list[Limi
 
     Raises ConfigurationError if one of them is not a limit.
     """
+    if isinstance(text, str) and _AT_ONCE in text:
+        return [parse(each, algorithm=algorithm) for each in re.split("[;,|]", text)]
     return _core.parse_many(text, algorithm=algorithm)
 
 

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tidegate._core import Limit
 from tidegate._errors import ConfigurationError
 from tidegate.limiter.limiter import Limiter
 from tidegate.web.headers import Problems, fields_for
 from tidegate.web.registry import register
 
-__all__ = ["ActiveLimits"]
+__all__ = ["ActiveLimits", "refuse_places"]
+
+
+def refuse_places(limits: Iterable[Limit], where: str) -> None:
+    """Raises ConfigurationError for concurrency limits, which nothing at `where` gives back."""
+    for limit in limits:
+        if limit.algorithm == "concurrency":
+            raise ConfigurationError(
+                f"the limit {limit.name} counts requests in flight, and was given for {where}; "
+                "expected limits on a rate"
+            )
 
 
 class ActiveLimits:
     """Limiters that decide on one request together, with the templates of their header fields.
 
-    Raises ConfigurationError for concurrency limits and for unknown families of headers. Immutable.
+    Raises ConfigurationError for unknown families of headers. Immutable.
     """
 
     __slots__ = ("_offline_limiter", "_per_limit", "fields", "lease_ns", "limiter", "problems")
@@ -23,14 +34,9 @@ class ActiveLimits:
     def __init__(self, limiters: Sequence[Limiter], headers: Iterable[str]) -> None:
         # Limits of equal names are equal, or their owner treats them as one.
         limits = list({each.name: each for one in limiters for each in one.limits}.values())
-        for limit in limits:
-            if limit.algorithm == "concurrency":
-                raise ConfigurationError(
-                    f"the limit {limit} counts calls in flight; expected limits on a rate "
-                    "(hold a Limiter.slot() in the route for this one)"
-                )
         self.limiter = limiters[0]
-        self.lease_ns = 0
+        # The shortest lease of the places that requests take; 0 if they take none.
+        self.lease_ns = min((one._lease_ns for one in limiters if one._has_leases), default=0)
         self.fields = fields_for(self.limiter, limits, headers)
         self.problems = Problems(limits)
         self._per_limit: tuple[Limiter, ...] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Union
 
+from tidegate.limiter.waiting.leases import Lease
 from tidegate.web.observers import Refusal, observers
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Charge:
     `admitted` is the decision that let the request pass, with this charge's limits first.
     """
 
-    __slots__ = ("_since", "admitted", "cost", "hooks", "is_undone", "key", "limits")
+    __slots__ = ("_lease", "_since", "admitted", "cost", "hooks", "is_undone", "key", "limits")
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class Charge:
         self.cost = cost
         self.admitted = admitted
         self.is_undone = False
+        self._lease: Lease | None = None
         self._since: tuple[_Charged, ...] = ()
 
     def notify_refusal(self, request: Any, decision: Decision) -> None:
@@ -52,10 +54,23 @@ class Charge:
             observers.notify(refusal, self.hooks)
 
     def hold(self) -> None:
-        """Does nothing: its limits have no places."""
+        """Extends the leases of the request's places until leave()."""
+        limiter = self.limits.limiter
+        if limiter._has_leases and not self.is_undone:
+            assert self.key is not None
+            assert self.admitted is not None
+            self._lease = Lease(limiter, self.key, self.cost, self.admitted, limiter._lease_ns)
+            limiter._extender.hold(self._lease)
 
     async def leave(self, execution: Execution) -> None:
-        """Does nothing, as hold()."""
+        """Gives the places back that hold() keeps."""
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return
+        decision = self.limits.limiter._extender.leave(lease)
+        if decision is not None:
+            assert self.key is not None
+            await execution.release(self.limits.limiter, self.key, self.cost, decision)
 
     async def undo(self, execution: Execution) -> None:
         """Gives the whole charge back, once, before the request has had any effect."""
@@ -63,6 +78,12 @@ class Charge:
         if self.is_undone:
             return
         self.is_undone = True
+        lease = self._lease
+        if lease is not None and lease.decision is not self.admitted:
+            await self.leave(execution)  # the refund does not find a place whose lease was extended
+        elif lease is not None:
+            self.limits.limiter._extender.leave(lease)
+            self._lease = None
         await execution.refund(self.limits.limiter, self.key, self.cost, self.admitted)
 
     async def remember(self, decided_ns: int, execution: Execution, *, is_alone: bool) -> None:

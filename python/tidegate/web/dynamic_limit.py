@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from tidegate._core import Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limit import as_limits
+from tidegate.web.active_limits import refuse_places
 
 if TYPE_CHECKING:
     from tidegate.types import Algorithm
@@ -48,6 +49,7 @@ class DynamicLimit:
             self._fallback = activate(Limit("0/second", name="closed"))
         elif on_error not in LIMIT_ERROR_POLICIES:
             self._fallback = activate(on_error)
+            refuse_places(self._fallback.limiter.limits, "on_limit_error")
         self._known: dict[Any, ActiveLimits] = {}
         self._takes_request = any(
             each.default is each.empty and each.kind is not each.VAR_KEYWORD
@@ -94,6 +96,7 @@ class DynamicLimit:
                 raise kind(
                     f"the limit function {self.function!r} returned {limit!r}: {exc}"
                 ) from exc
+            refuse_places(limits.limiter.limits, "a function of the request to choose")
             if len(self._known) >= self._MAX_KNOWN:
                 self._known.clear()
             self._known[known] = limits

@@ -71,6 +71,11 @@ class Blocking:
     ) -> None:
         limiter.release(admitted, **attributes)
 
+    async def release(self, limiter: Limiter, key: Key, cost: int, admitted: Decision) -> None:
+        """Gives back the places that the hit of `admitted` took."""
+        limiter._release(key, cost, admitted)
+        limiter._room.wake_first(key)
+
     async def peek(self, limiter: Limiter, key: Key, cost: int = 1) -> Decision:
         return limiter.peek(key, cost)
 
@@ -128,6 +133,15 @@ class Awaiting:
         self, limiter: RuleLimiter, attributes: Mapping[str, Any], admitted: Decision
     ) -> None:
         await limiter.release_async(admitted, **attributes)
+
+    async def release(self, limiter: Limiter, key: Key, cost: int, admitted: Decision) -> None:
+        """Gives back the places that the hit of `admitted` took."""
+        loops = limiter._loops
+        if loops is None:
+            limiter._release(key, cost, admitted)
+        else:
+            await loops.run(limiter, loops.RELEASE, key, cost, admitted)
+        limiter._room.wake_first(key)
 
     async def peek(self, limiter: Limiter, key: Key, cost: int = 1) -> Decision:
         return await limiter.peek_async(key, cost)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tidegate.web.active_limits import refuse_places
+
 if TYPE_CHECKING:
     from tidegate.web.execution import Execution
     from tidegate.web.request_limiter import RequestDecision, RequestLimiter
@@ -18,6 +20,8 @@ class MetaLimit:
     """
 
     def __init__(self, limiter: RequestLimiter) -> None:
+        if limiter.limiter is not None:
+            refuse_places(limiter.limiter.limits, "refusals")
         self._limiter = limiter
 
     async def refusal(self, request: Any, execution: Execution) -> RequestDecision | None:

@@ -18,7 +18,7 @@ from tidegate._core import Decision, Limit, peer_of
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.keys import peer
 from tidegate.limiter.limiter import Limiter
-from tidegate.web.active_limits import ActiveLimits
+from tidegate.web.active_limits import ActiveLimits, refuse_places
 from tidegate.web.callables import check_function
 from tidegate.web.charge import Charge, Key
 from tidegate.web.dynamic_limit import DynamicLimit
@@ -211,6 +211,8 @@ class RequestLimiter:
         self.limiter = limit if isinstance(limit, Limiter) else None
         self.dynamic_limit = limit if isinstance(limit, DynamicLimit) else None
         limits = ActiveLimits([limit], headers) if isinstance(limit, Limiter) else None
+        if cost_after is not None and isinstance(limit, Limiter):
+            refuse_places(limit.limits, "a limit with cost_after")
         self._limits: Any = limits
         self._address = address
         self._key = key

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Union
 
 from tidegate._errors import ConfigurationError
 from tidegate.limiter.limiter import Limiter
-from tidegate.web.active_limits import ActiveLimits
+from tidegate.web.active_limits import ActiveLimits, refuse_places
 from tidegate.web.charge import Charge
 from tidegate.web.execution import AWAITING
 from tidegate.web.headers import retry_seconds
@@ -63,7 +63,8 @@ class MessageLimit:
                 prefix=f"{prefix}:messages",
                 clock=limiter._clock,
             )
-        self._limits = ActiveLimits([limit], ())  # raises for a concurrency limit
+        refuse_places(limit.limits, "messages")
+        self._limits = ActiveLimits([limit], ())
         if not callable(cost):
             check_cost(limit.limits, cost)
         self.limiter = limit

@@ -196,7 +196,10 @@ def test_websocket_routes_are_refused():
         ({"limit": "5/minute", "scope": 3}, "the scope is 3"),
         ({"limit": "5/minute", "headers": ["x"]}, "the headers include 'x'"),
         ({"limit": "5/minute", "storage": "disk://"}, "the storage is 'disk://'"),
-        ({"limit": "5/minute", "algorithm": "concurrency"}, "expected limits on a rate"),
+        (
+            {"limit": "5 at once", "cost_after": lambda request, answer: 1},
+            "expected limits on a rate",
+        ),
         ({"limit": "5/minute", "key": asynchronous}, "expected a function that is not async"),
         ({"limit": "5/minute", "cost": asynchronous}, "cost is the async function"),
         ({"limit": asynchronous}, "limit is the async function"),

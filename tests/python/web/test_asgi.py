@@ -267,7 +267,6 @@ def test_a_limiter_or_a_store_can_be_given():
         ({"limit": "1/s", "headers": ["x"]}, "the headers include 'x'"),
         ({"limit": "1/s", "storage": "ftp://x"}, "the storage is 'ftp://x'"),
         ({"limit": "1/s", "algorithm": "magic"}, "unknown algorithm 'magic'"),
-        ({"limit": "1/s", "algorithm": "concurrency"}, "expected limits on a rate"),
     ],
 )
 def test_bad_input_raises_at_construction(options, message):

@@ -10,6 +10,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from tidegate._errors import ConfigurationError
+from tidegate.web.answers import to_the_end
 from tidegate.web.callables import is_async
 from tidegate.web.combined import combined
 from tidegate.web.configuration import following_limiter
@@ -236,6 +237,7 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
     checks = combined(limiters)
     check = checks.check
     cost_after = _cost_after_of(limiters)
+    has_places = any(one.limiter is not None and one.limiter._has_leases for one in limiters)
 
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
@@ -250,9 +252,15 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
             return view(*args, **kwargs)
         if not outcome.decision.allowed:
             return BLOCKING.run(_refuse(call, outcome, chosen, BLOCKING))
+        if has_places:
+            outcome.hold()
         try:
             result = view(*args, **kwargs)
-        except Exception as exc:
+        except BaseException as exc:
+            if has_places:
+                BLOCKING.run(outcome.leave(BLOCKING))
+            if not isinstance(exc, Exception):
+                raise
             if cost_after is not None:
                 outcome = BLOCKING.run(outcome.settle(call.request, exc, BLOCKING))
             annotated = call.annotate(exc, outcome)
@@ -263,6 +271,8 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
             settle = _settling(outcome, call.request, result)
             if not call.settle_at_end(result, settle, cost_after):
                 outcome = BLOCKING.run(settle(BLOCKING))
+        if has_places and not call.settle_at_end(result, outcome.leave, None):
+            BLOCKING.run(outcome.leave(BLOCKING))
         return call.with_headers(result, outcome)
 
     called = view if inspect.iscoroutinefunction(view) else _awaiting(view)
@@ -284,9 +294,15 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
             return await called(*args, **kwargs)
         if not outcome.decision.allowed:
             return await _refuse(call, outcome, chosen, AWAITING)
+        if has_places:
+            outcome.hold()
         try:
             result = await called(*args, **kwargs)
-        except Exception as exc:
+        except BaseException as exc:
+            if has_places:
+                await to_the_end(outcome.leave(AWAITING))
+            if not isinstance(exc, Exception):
+                raise
             if cost_after is not None:
                 outcome = await outcome.settle(call.request, exc, AWAITING)
             annotated = call.annotate(exc, outcome)
@@ -297,6 +313,8 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
             settle = _settling(outcome, call.request, result)
             if not call.settle_at_end(result, settle, cost_after):
                 outcome = await settle(AWAITING)
+        if has_places and not call.settle_at_end(result, outcome.leave, None):
+            await to_the_end(outcome.leave(AWAITING))
         return call.with_headers(result, outcome)
 
     # FastAPI awaits a wrapper if the wrapped function is async.

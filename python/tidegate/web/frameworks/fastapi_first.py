@@ -10,6 +10,7 @@ import functools
 from types import CoroutineType
 from typing import Any, Callable
 
+from tidegate.web.answers import to_the_end
 from tidegate.web.callables import is_async
 from tidegate.web.decisions import DECISIONS, GRANTED
 from tidegate.web.execution import AWAITING, BLOCKING
@@ -40,10 +41,9 @@ def take_decision(scope: Any, mark: Any) -> tuple[Any, ...]:
     """Returns the decision that was made before the function of `mark` was called, in a tuple, and
     removes it from the scope. It is None if the request is not limited; the tuple is empty if
     nothing was decided."""
-    decided = scope.get(_DECIDED)
-    if decided is None or decided[0] is not mark:
+    if not _is_decided(scope, mark):
         return ()
-    del scope[_DECIDED]
+    decided = scope.pop(_DECIDED)
     # The function of the route adds the fields itself.
     others = tuple(each for each in scope.get(DECISIONS, ()) if each is not decided[1])
     if others:
@@ -51,6 +51,11 @@ def take_decision(scope: Any, mark: Any) -> tuple[Any, ...]:
     else:
         scope.pop(DECISIONS, None)
     return decided[1:]  # type: ignore[no-any-return]
+
+
+def _is_decided(scope: Any, mark: Any) -> bool:
+    decided = scope.get(_DECIDED)
+    return decided is not None and decided[0] is mark
 
 
 def _deciding(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,17 +107,23 @@ class _First:
             if not outcome.decision.allowed:
                 return await self._refuse(request, outcome)
             remember(scope, outcome)
+            outcome.hold()
         scope[_DECIDED] = (self._mark, outcome)
         try:
             return await self._handler(request)
         except Exception as exc:
             # The request did not reach its function, for its body or a dependency.
-            if take_decision(scope, self._mark) and outcome is not None:
-                settles = outcome.decision.allowed and self._mark.cost_after is not None
-                remember(
-                    scope, await outcome.settle(request, exc, AWAITING) if settles else outcome
-                )
+            if _is_decided(scope, self._mark) and outcome is not None:
+                take_decision(scope, self._mark)
+                settled = await outcome.settle(request, exc, AWAITING)
+                remember(scope, settled)
+                await outcome.leave(AWAITING)
             raise
+        finally:
+            # A function that was reached gives its places back itself.
+            if _is_decided(scope, self._mark) and outcome is not None:
+                take_decision(scope, self._mark)
+                await to_the_end(outcome.leave(AWAITING))
 
     async def _decide(self, request: Any) -> Any:
         mark = self._mark

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from tidegate._errors import ConfigurationError
 from tidegate.limiter.limit import as_limits
+from tidegate.web.active_limits import refuse_places
 from tidegate.web.callables import check_synchronous
 from tidegate.web.decisions import GRANTED, binding
 from tidegate.web.execution import BLOCKING
@@ -99,7 +100,7 @@ class Throttle:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if cls.limit is not None and not callable(cls.limit):
-            as_limits(cls.limit, "token-bucket")
+            refuse_places(as_limits(cls.limit, "token-bucket"), "a throttle")
         key_function(cls.key)
         charged_methods(cls.methods)
         check_scope(cls.scope)
