@@ -344,7 +344,7 @@ TEST(LeasingTest, LimitsThatGainNothingStayStrictForAReason) {
             "a limit in shadow is not leased");
 }
 
-class TableTest : public ::testing::Test {
+class LeaseTableTest : public ::testing::Test {
  protected:
   // As a store does, with a centre that has as much as is wanted. Returns whether a lease decided.
   bool Hit(const BoundLimit& bound, std::string_view key, uint64_t print) {
@@ -374,7 +374,7 @@ class TableTest : public ::testing::Test {
 
 constexpr int64_t kLong = 10 * kSecond;
 
-TEST_F(TableTest, AKeyIsLeasedFromItsThirdHitOn) {
+TEST_F(LeaseTableTest, AKeyIsLeasedFromItsThirdHitOn) {
   const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
   EXPECT_FALSE(Hit(bound, "k", 7));
   EXPECT_EQ(questions_, 0) << "a key that is hit once is not asked for";
@@ -388,7 +388,7 @@ TEST_F(TableTest, AKeyIsLeasedFromItsThirdHitOn) {
   EXPECT_LT(decision_.remaining(), 1000);
 }
 
-TEST_F(TableTest, AnotherNumberOfTheSameIdSpendsNothingOfIt) {
+TEST_F(LeaseTableTest, AnotherNumberOfTheSameIdSpendsNothingOfIt) {
   const BoundLimit before = Bind(MakeLimit(1000, 10 * kSecond), kLong);
   const BoundLimit after = Bind(MakeLimit(500, 10 * kSecond), kLong);
   for (int i = 0; i < 3; ++i) Hit(before, "k", 7);
@@ -400,7 +400,7 @@ TEST_F(TableTest, AnotherNumberOfTheSameIdSpendsNothingOfIt) {
   EXPECT_EQ(given[0]->key, "k");
 }
 
-TEST_F(TableTest, MoreKeysThanFitGiveTheirUnitsBack) {
+TEST_F(LeaseTableTest, MoreKeysThanFitGiveTheirUnitsBack) {
   const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
   // Of one set of the table.
   for (uint64_t key = 1; key <= 20; ++key) {
@@ -414,7 +414,7 @@ TEST_F(TableTest, MoreKeysThanFitGiveTheirUnitsBack) {
   EXPECT_EQ(table_.Held(), 0);
 }
 
-TEST_F(TableTest, PeeksAndRefundsAreOfWhatIsHeld) {
+TEST_F(LeaseTableTest, PeeksAndRefundsAreOfWhatIsHeld) {
   const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
   const Charge charge{"k", &bound, 1};
   EXPECT_FALSE(table_.Peek(charge, {7, 7}, &decision_));
@@ -427,7 +427,7 @@ TEST_F(TableTest, PeeksAndRefundsAreOfWhatIsHeld) {
   EXPECT_EQ(table_.Held(), held + 1);
 }
 
-TEST_F(TableTest, VeryLongKeysAreNotKept) {
+TEST_F(LeaseTableTest, VeryLongKeysAreNotKept) {
   const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
   const std::string key(300, 'k');
   for (int i = 0; i < 9; ++i) EXPECT_FALSE(Hit(bound, key, 7));
