@@ -33,7 +33,7 @@ cpp_others := $(shell find tests/cpp tests/extension tests/fuzz benchmarks/cpp -
 python_files := python tests benchmarks examples docs scripts
 
 .PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood values chaos soak bench bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
-  fetch fuzz mutants oracle campaign docs wheel clean deps-build deps-test deps-fuzz
+  fetch fuzz mutants oracle campaign docs wheel clean deps-build deps-test deps-bench deps-fuzz
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -52,9 +52,9 @@ test:  ## all tests, C++ and Python, except lint-cpp, asan, tsan and asan-python
 
 # ------------------------------------------------------------------- environment
 
-deps-build deps-test deps-fuzz: deps-%:
+deps-build deps-test deps-bench deps-fuzz: deps-%:
 	@PYTHON=$(PYTHON) scripts/install-deps.sh $*
-deps-test deps-fuzz: | deps-build  # two apt-get at once would fail
+deps-test deps-bench deps-fuzz: | deps-build  # two apt-get at once would fail
 
 $(python): | deps-build
 	$(PYTHON) -m venv $(VENV)
@@ -289,7 +289,7 @@ bench-python: $(VENV)/.package
 # Writes docs/benchmarks.md with its JSON and pictures, and the lines of the README. ONLY="call web" measures
 # some, RUNS is how often each of the short ones runs. The benchmarks of the service need what its tests need.
 RUNS ?= 3
-bench-report: deps-test $(VENV)/.build  ## all benchmarks, RUNS times, into docs/benchmarks.md; ONLY="call web" for some
+bench-report: deps-test deps-bench $(VENV)/.build  ## all benchmarks, RUNS times, into docs/benchmarks.md; ONLY="call web" for some
 	cmake --preset release
 	cmake --build --preset release --target core_bench
 	+@$(MAKE) --no-print-directory VENV=build/bench-venv bench-report-run

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from typing import Any
 import combine
 import machine
 import report_page
+from json_text import json_text
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "docs" / "benchmarks.json"
@@ -131,8 +133,9 @@ def _ended(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _last(text: str) -> str:
+    """The last line of an output, in which paths of this machine are names only."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it printed nothing"
+    return re.sub(r"(?<![\w.])/(?:[\w.-]+/)+", "", lines[-1]) if lines else "it printed nothing"
 
 
 def measure(names: Sequence[str], runs: int, quick: bool) -> dict[str, Any]:
@@ -181,7 +184,7 @@ def publish(report: dict[str, Any], root: Path = ROOT) -> bool:
         print(f"the page and the README stay as they are: there is no figure of {missing.args[0]}")
         return False
     path = root / "docs" / "benchmarks.json"
-    path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json_text(report), encoding="utf-8")
     report_page.draw(report, root / "docs" / "images")
     report_page.replace(root / "docs" / "benchmarks.md", report_page.generated(report))
     report_page.replace(root / "README.md", lines)
@@ -207,7 +210,7 @@ def main() -> None:
             return
         report = merged(report, measured)
         KEPT.parent.mkdir(exist_ok=True)
-        KEPT.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        KEPT.write_text(json_text(report), encoding="utf-8")
     if publish(report):
         print(f"written: {REPORT.relative_to(ROOT)}, docs/benchmarks.md, README.md")
 

@@ -4,6 +4,7 @@
 #   scripts/install-deps.sh limiter the Python package without the components tuning and server
 #   scripts/install-deps.sh build   the whole Python package
 #   scripts/install-deps.sh test    the tests and linters too
+#   scripts/install-deps.sh bench   what benchmarks need beside the tests
 #   scripts/install-deps.sh fuzz    the fuzzers
 #
 # Without apt-get it lists the dependencies of the build and installs nothing.
@@ -54,12 +55,18 @@ case ${1:-} in
     package clang-format-14 "the formatter"
     package clang-tidy-14 "the linter"
     ;;
+  bench)
+    package wrk "the load generator of HTTP/1.1"
+    package nghttp2-client "h2load, the load generator of HTTP/2"
+    package nghttp2-server "nghttpd, the server that ours is compared with"
+    package redis-tools "redis-benchmark"
+    ;;
   fuzz)
     package clang-14 "a compiler with libFuzzer"
     package libclang-rt-14-dev "libFuzzer and the sanitizers' runtime"
     ;;
   *)
-    echo "usage: install-deps.sh limiter|build|test|fuzz" >&2
+    echo "usage: install-deps.sh limiter|build|test|bench|fuzz" >&2
     exit 2
     ;;
 esac

@@ -132,18 +132,29 @@ def main() -> None:
     results = {}
     for name, counts in traces.items():
         results[name] = _measure(counts, min(trials, 10) if name == "daily course" else trials)
-        each = results[name]
-        print(f"{name}: {each['clients']} clients, {each['days']} days")
-        print(
-            f"  false alarms {each['false_alarms']}, per client and day "
-            f"{each['false_alarms_per_client_day']:.5f}; remarks "
-            f"{each['remarks_per_client_day']:.4f}"
-        )
-        for factor, flood in each["floods"].items():
-            print(
-                f"  flood of {factor:>2} x its 90th percentile: found {flood['found']:.0%}, after "
-                f"{flood['minutes']} min (at most {flood['most_minutes']})"
-            )
+    harness.print_table(
+        "Alarms without a flood",
+        ["", "clients", "days", "false alarms", "for each client and day", "remarks"],
+        [
+            [name, f"{each['clients']:,}", f"{each['days']:.1f}", f"{each['false_alarms']:,}"]
+            + [f"{each[f'{what}_per_client_day']:.5f}" for what in ("false_alarms", "remarks")]
+            for name, each in results.items()
+        ],
+    )
+    harness.print_table(
+        "Floods",
+        ["times its 90th percentile", "found", "after min", "at most"],
+        [
+            [
+                f"{name}, {factor}x",
+                f"{flood['found']:.0%}",
+                f"{flood['minutes']}",
+                f"{flood['most_minutes']}",
+            ]
+            for name, each in results.items()
+            for factor, flood in each["floods"].items()
+        ],
+    )
     harness.write_json(options.json, "anomaly", results)
 
 

@@ -30,6 +30,7 @@ import page
 import stopwatch
 import summary
 import system
+from json_text import json_text
 from riders import token_of
 from schedule import Surge, arrivals
 from system import SCENARIOS, Scenario, System
@@ -142,7 +143,7 @@ def main() -> None:
     print("\n" + page.targets_table(results["targets"]))
     print(f"took {time.monotonic() - began:.0f} s")
     if options.json is not None:
-        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json_text(results), encoding="utf-8")
     if options.page is not None:
         import pictures
 

@@ -16,7 +16,7 @@ CODE = {".py", ".pyi", ".cc", ".h", ".cmake", ".sh", ".lua", ".rs"}
 TEXT = CODE | {".md", ".txt", ".toml", ".json", ".yml", ".yaml", ".in"}
 NAMED = {"Makefile", "run", ".gitignore", ".clang-format", ".clang-tidy"}
 # Written by programs, or by others.
-GENERATED = {"LICENSE", "NOTICE", "Cargo.lock"}
+GENERATED = {"LICENSE", "NOTICE", "Cargo.lock", "benchmarks.md"}
 UNTRACKED = {"build", "dist", "wheelhouse", "target", "_build", "__pycache__"}
 
 # What tools leave in a checkout: none of it is tracked, and all of it is ignored.

@@ -18,6 +18,7 @@ import harness
 import machine
 import report
 import report_page
+from json_text import json_text
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -189,6 +190,17 @@ def test_a_benchmark_that_cannot_run_is_said_to_be_skipped(
     monkeypatch.setitem(report.BENCHES, "core", missing)
     found = report.measure(["core"], runs=2, quick=True)
     assert found["core"]["skipped"] == f"there is no {tmp_path / 'none'}"
+    assert report._last("first\nNo such file: /srv/build/some.py, or ./x/y\n\n") == (
+        "No such file: some.py, or ./x/y"
+    )
+
+
+def test_json_in_the_repository_has_plain_lists_on_one_line() -> None:
+    value = {"a": [1, 2.5, None, "x, [y"], "b": [], "c": [{"d": [1]}, [2, 3]]}
+    text = json_text(value)
+    assert json.loads(text) == value
+    assert '"d": [1]' in text
+    assert "[2, 3]" in text
 
 
 def test_every_benchmark_is_in_the_report_and_has_a_question() -> None:
