@@ -427,6 +427,15 @@ TEST_F(LeaseTableTest, PeeksAndRefundsAreOfWhatIsHeld) {
   EXPECT_EQ(table_.Held(), held + 1);
 }
 
+TEST_F(LeaseTableTest, ACostBeyondTheBurstIsTheStoresToRefuse) {
+  const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
+  for (int i = 0; i < 3; ++i) Hit(bound, "k", 7);
+  const Charge charge{"k", &bound, 1001};
+  std::shared_ptr<const Asking> asking;
+  EXPECT_EQ(table_.Hit(charge, {7, 7}, &decision_, &asking), Table::Answer::kUnknown);
+  EXPECT_EQ(table_.Ask(charge, {7, 7}), nullptr);
+}
+
 TEST_F(LeaseTableTest, VeryLongKeysAreNotKept) {
   const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
   const std::string key(300, 'k');

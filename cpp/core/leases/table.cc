@@ -18,6 +18,9 @@ constexpr int64_t kLeastUnits = 2;                // in one lease
 // A question without an answer for so long was lost with its call.
 constexpr int64_t kForgottenNs = 2'000'000'000;
 
+// Whether the call can never pass, which only the store says.
+bool IsBeyond(const Charge& charge) { return charge.cost > charge.limit->limit.burst(); }
+
 }  // namespace
 
 int64_t LeaseNowNs() {
@@ -177,20 +180,21 @@ Table::Answer Table::Hit(const Charge& charge, const Fingerprint& print, Decisio
   // Read under the lock, after which no other call changes the lease.
   const int64_t now_ns = LeaseNowNs();
   Entry* const entry = Find(set, charge, print, now_ns);
-  if (entry == nullptr || entry->heard_ns == 0) return Answer::kUnknown;
+  if (entry == nullptr || entry->heard_ns == 0 || IsBeyond(charge)) return Answer::kUnknown;
   const Keeper::Course course = entry->keeper->Peek(now_ns, charge.cost);
   if (course == Keeper::Course::kStrict) return Answer::kUnknown;
   const Keeper::Course done = entry->keeper->Hit(now_ns, charge.cost);
   const bool allowed = done != Keeper::Course::kRefused;
   new (decision) Decision();
   Decide(charge, *entry, now_ns, allowed, decision);
+  decided_.fetch_add(1, std::memory_order_relaxed);
   if (allowed) spent_.fetch_add(charge.cost, std::memory_order_relaxed);
   if (done == Keeper::Course::kSpentAndAsk) *asking = Begin(*entry, now_ns);
   return Answer::kDecided;
 }
 
 std::shared_ptr<const Asking> Table::Ask(const Charge& charge, const Fingerprint& print) {
-  if (charge.key.size() > kLongestKey) return nullptr;
+  if (charge.key.size() > kLongestKey || IsBeyond(charge)) return nullptr;
   Set& set = SetOf(print);
   absl::MutexLock lock(&set.mu);
   const int64_t now_ns = LeaseNowNs();
@@ -215,7 +219,7 @@ bool Table::Peek(const Charge& charge, const Fingerprint& print, Decision* decis
   absl::MutexLock lock(&set.mu);
   const int64_t now_ns = LeaseNowNs();
   Entry* const entry = Find(set, charge, print, now_ns);
-  if (entry == nullptr || entry->heard_ns == 0) return false;
+  if (entry == nullptr || entry->heard_ns == 0 || IsBeyond(charge)) return false;
   const Keeper::Course course = entry->keeper->Peek(now_ns, charge.cost);
   if (course == Keeper::Course::kStrict) return false;
   new (decision) Decision();
@@ -228,7 +232,9 @@ bool Table::PutBack(const Charge& charge, const Fingerprint& print) {
   absl::MutexLock lock(&set.mu);
   const int64_t now_ns = LeaseNowNs();
   Entry* const entry = Find(set, charge, print, now_ns);
-  return entry != nullptr && entry->keeper->PutBack(now_ns, charge.cost);
+  if (entry == nullptr || !entry->keeper->PutBack(now_ns, charge.cost)) return false;
+  spent_.fetch_sub(charge.cost, std::memory_order_relaxed);
+  return true;
 }
 
 void Table::Reset(const Fingerprint& print) {
@@ -306,8 +312,16 @@ std::vector<std::shared_ptr<const Asking>> Table::GiveUpAll() {
   return TakeGivenUp();
 }
 
-LeaseStats Table::stats() const {
-  return {questions_.load(), granted_.load(), spent_.load(), given_back_.load()};
+void Table::AddTo(StoreStats* stats) {
+  stats->leased = decided_.load();
+  stats->lease_questions = questions_.load();
+  stats->held_units = Held();
+  // What other threads do meanwhile makes the difference inexact, but it never falls.
+  const int64_t over = granted_.load() - spent_.load() - given_back_.load() - stats->held_units;
+  int64_t wasted = wasted_.load();
+  while (wasted < over && !wasted_.compare_exchange_weak(wasted, over)) {
+  }
+  stats->wasted_units = std::max(wasted, over);
 }
 
 int64_t Table::Held() {

@@ -52,14 +52,6 @@ struct Asking {
   bool has_place = true;  // in the table, for the answer
 };
 
-// The counts of a table since it was made, in units but for `questions`.
-struct LeaseStats {
-  int64_t questions = 0;
-  int64_t granted = 0;
-  int64_t spent = 0;
-  int64_t given_back = 0;
-};
-
 class Table {
  public:
   enum class Answer : uint8_t {
@@ -100,7 +92,8 @@ class Table {
   std::vector<std::shared_ptr<const Asking>> GiveUpAll();
   bool has_given_up() const { return has_given_up_.load(std::memory_order_relaxed); }
 
-  LeaseStats stats() const;
+  // Fills in what the counters of a store say of leases.
+  void AddTo(StoreStats* stats);
   // The units that may still be spent.
   int64_t Held();
 
@@ -143,10 +136,12 @@ class Table {
   absl::Mutex given_up_mu_;
   std::vector<std::shared_ptr<const Asking>> given_up_;
   std::atomic<bool> has_given_up_{false};
+  std::atomic<int64_t> decided_{0};
   std::atomic<int64_t> questions_{0};
   std::atomic<int64_t> granted_{0};
   std::atomic<int64_t> spent_{0};
   std::atomic<int64_t> given_back_{0};
+  std::atomic<int64_t> wasted_{0};  // as far as AddTo() has seen
 };
 
 }  // namespace tidegate::leases

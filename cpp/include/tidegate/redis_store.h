@@ -121,6 +121,9 @@ struct RedisOptions {
   // without asking: 1 ms to 10 s, and no longer than a quarter of a limit's burst takes to come
   // back. 0 asks at each call. Not with client_clock. docs/leases.md says what is leased.
   absl::Duration lease = absl::ZeroDuration();
+  // Called, from any thread, for each limit that is not leased then, with its text and the reason;
+  // may be null.
+  std::function<void(const std::string& limit, const std::string& why)> on_strict;
   // How long a refusal may be repeated without asking Redis again; 0 turns this off.
   absl::Duration deny_cache_max = absl::Seconds(1);
   // See redis/health/breaker.h.

@@ -86,11 +86,15 @@ inline int64_t MostDebt(Op op, const Limit& limit) {
 }
 
 struct StoreStats {
-  int64_t degraded = 0;        // decisions made without the shared store
-  int64_t errors = 0;          // calls that a shared store did not answer
-  int64_t script_errors = 0;   // errors in our scripts, or caused by keys of other programs
-  int64_t denied_locally = 0;  // refusals that took no round trip to the shared store
-  int64_t breaker_opened = 0;  // how often the breaker opened
+  int64_t degraded = 0;         // decisions made without the shared store
+  int64_t errors = 0;           // calls that a shared store did not answer
+  int64_t script_errors = 0;    // errors in our scripts, or caused by keys of other programs
+  int64_t denied_locally = 0;   // refusals that took no round trip to the shared store
+  int64_t leased = 0;           // decisions by what a shared store had leased to this process
+  int64_t lease_questions = 0;  // that asked it for units
+  int64_t held_units = 0;       // that may still be spent
+  int64_t wasted_units = 0;     // that were neither spent nor given back before their leases ended
+  int64_t breaker_opened = 0;   // how often the breaker opened
   bool breaker_open = false;
   int64_t keys = 0;          // cells in use, idle ones included until reclaimed
   int64_t evictions = 0;     // idle keys reclaimed: nothing was lost

@@ -147,16 +147,18 @@ PyObject* FastHit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObj
 
 py::dict DictOf(const LimiterStats& stats) {
   const StoreStats& store = stats.store;
-  return py::dict(py::arg("allowed") = stats.allowed, py::arg("denied") = stats.denied,
-                  py::arg("denied_in_shadow") = stats.denied_in_shadow,
-                  py::arg("written_off") = stats.written_off, py::arg("degraded") = store.degraded,
-                  py::arg("errors") = store.errors, py::arg("keys") = store.keys,
-                  py::arg("evictions") = store.evictions,
-                  py::arg("evicted_live") = store.evicted_live,
-                  py::arg("script_errors") = store.script_errors,
-                  py::arg("denied_locally") = store.denied_locally,
-                  py::arg("breaker_opened") = store.breaker_opened,
-                  py::arg("breaker_open") = store.breaker_open);
+  return py::dict(
+      py::arg("allowed") = stats.allowed, py::arg("denied") = stats.denied,
+      py::arg("denied_in_shadow") = stats.denied_in_shadow,
+      py::arg("written_off") = stats.written_off, py::arg("degraded") = store.degraded,
+      py::arg("errors") = store.errors, py::arg("keys") = store.keys,
+      py::arg("evictions") = store.evictions, py::arg("evicted_live") = store.evicted_live,
+      py::arg("script_errors") = store.script_errors,
+      py::arg("denied_locally") = store.denied_locally, py::arg("leased") = store.leased,
+      py::arg("lease_questions") = store.lease_questions, py::arg("held_units") = store.held_units,
+      py::arg("wasted_units") = store.wasted_units,
+      py::arg("breaker_opened") = store.breaker_opened,
+      py::arg("breaker_open") = store.breaker_open);
 }
 
 // Not by FastHit(), which is inline in the interpreter's call only as long as nothing else calls

@@ -154,6 +154,9 @@ std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
   if (given.contains("on_breaker")) {
     o.on_breaker = HookFrom<bool, const std::string&>(given["on_breaker"], "on_breaker");
   }
+  if (given.contains("on_strict")) {
+    o.on_strict = HookFrom<const std::string&, const std::string&>(given["on_strict"], "on_strict");
+  }
   if (given.contains("on_failure")) {
     o.on_failure = HookFrom<const std::string&>(given["on_failure"], "on_failure");
   }

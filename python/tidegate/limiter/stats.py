@@ -39,3 +39,11 @@ class Stats(NamedTuple):
     """Calls that limits in shadow would have refused, counted once for each such limit."""
     written_off: int = 0
     """Units of charge() beyond what a key may owe (`max_debt`)."""
+    leased: int = 0
+    """Decisions by what Redis had leased to this process, without asking it."""
+    lease_questions: int = 0
+    """Questions that asked Redis to lease units."""
+    held_units: int = 0
+    """Units that were leased and may still be spent."""
+    wasted_units: int = 0
+    """Units whose leases ended before they were spent or given back."""

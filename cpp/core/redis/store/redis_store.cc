@@ -164,7 +164,9 @@ BoundLimit RedisStore::Bind(const Limit& limit, std::string_view scope) const {
     }
   }
   if (leases_ != nullptr) {
-    bound.leasing = leases::Leasing::Of(bound, absl::ToInt64Nanoseconds(options_.lease));
+    std::string why;
+    bound.leasing = leases::Leasing::Of(bound, absl::ToInt64Nanoseconds(options_.lease), &why);
+    if (bound.leasing == nullptr && options_.on_strict) options_.on_strict(limit.ToString(), why);
   }
   return bound;
 }
@@ -563,6 +565,7 @@ StoreStats RedisStore::stats() const {
   stats.errors = errors_.load(std::memory_order_relaxed);
   stats.script_errors = script_errors_.load(std::memory_order_relaxed);
   stats.denied_locally = denied_locally_.load(std::memory_order_relaxed);
+  if (leases_ != nullptr) leases_->Get().AddTo(&stats);
   stats.breaker_opened = breaker_->opened();
   stats.breaker_open = !breaker_->IsClosed();
   return stats;

@@ -166,6 +166,8 @@ def _opened(
         )
     values["client_clock"] = clock == "client"
     values["lease"] = _lease(given, clock)
+    if values["lease"]:
+        values["on_strict"] = functools.partial(_stays_strict, set())
     user, _, hosts = uri.netloc.rpartition("@")
     name, _, secret = user.partition(":")
     if name:
@@ -315,6 +317,15 @@ def _breaker_changed(
     log.log(logging.WARNING if opened else logging.INFO, "%s (%s)", why, server)
     if hook is not None:
         hook(opened, why)
+
+
+def _stays_strict(told: set[str], limit: str, why: str) -> None:
+    """Called for each limit that is not leased; says it once."""
+    if limit not in told:
+        told.add(limit)
+        log.info(
+            "rate limiting: the limit %s is not leased, but asked for each call: %s", limit, why
+        )
 
 
 def _failed(server: str, message: str) -> None:
