@@ -166,7 +166,7 @@ class Oidc(_Part):
 
     issuer: str
     audience: str
-    role_claim: str = "role"
+    role_claim: str = "roles"
     user_claim: str = Field(
         default="sub", description="The claim with the user of the rules, for /v1/dashboard."
     )

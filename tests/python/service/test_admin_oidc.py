@@ -22,6 +22,7 @@ from polling import eventually
 from tidegate.server.admin import oidc as oidc_module
 from tidegate.server.admin.app import create_admin
 from tidegate.server.admin.oidc import Oidc, OidcError
+from tidegate.server.settings import Settings
 
 AUDIENCE = "tidegate"
 ROLES = {"ops": "operator", "root": "admin", "look": "viewer"}
@@ -124,6 +125,21 @@ def test_a_token_of_the_issuer_has_the_role_of_its_claim(
     assert issuer.asked == 2, "the keys are kept"
 
 
+def test_a_token_without_a_role_is_forbidden_and_no_wrong_token(
+    service: AdminService, issuer: Issuer
+) -> None:
+    _with(service, Oidc(issuer.url, AUDIENCE, roles=ROLES))
+    token = issuer.sign(roles=None)
+    assert {service.ask("GET", "/whoami", token=token).status_code for _ in range(12)} == {403}
+    assert service.ask("GET", "/whoami", token="tg_wrong").status_code == 401
+
+
+def test_the_claim_of_roles_has_one_default(issuer: Issuer) -> None:
+    settings = Settings(admin={"oidc": {"issuer": issuer.url, "audience": AUDIENCE}}).admin.oidc
+    assert settings is not None
+    assert settings.role_claim == Oidc(issuer.url, AUDIENCE)._claim
+
+
 def test_a_claim_names_the_user_and_users_need_no_role(issuer: Issuer) -> None:
     oidc = Oidc(issuer.url, AUDIENCE, user_claim="account", roles=ROLES)
     token = issuer.sign(roles=None, account="42")
@@ -140,7 +156,7 @@ def test_a_claim_may_lie_inside_another(service: AdminService, issuer: Issuer) -
     _with(service, Oidc(issuer.url, AUDIENCE, role_claim="realm_access.roles", roles=ROLES))
     token = issuer.sign(roles=None, realm_access={"roles": ["root"]})
     assert service.ask("GET", "/whoami", token=token).json()["role"] == "admin"
-    assert service.ask("GET", "/whoami", token=issuer.sign()).status_code == 401
+    assert service.ask("GET", "/whoami", token=issuer.sign()).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -157,11 +173,6 @@ def test_a_claim_may_lie_inside_another(service: AdminService, issuer: Issuer) -
         {"sub": "a\0b"},
         {"sub": "\ud800"},
         {"nbf": time.time() + 3600},
-        {"roles": []},
-        {"roles": None},
-        {"roles": "nobody"},
-        {"roles": {"ops": True}},
-        {"roles": [["ops"], 1, None]},
     ],
 )
 def test_unexpected_claims_are_refused(
@@ -170,6 +181,15 @@ def test_unexpected_claims_are_refused(
     _with(service, Oidc(issuer.url, AUDIENCE, roles=ROLES))
     answer = service.ask("GET", "/whoami", token=issuer.sign(**claims))
     assert answer.status_code == 401, answer.text
+
+
+@pytest.mark.parametrize("roles", [[], None, "nobody", {"ops": True}, [["ops"], 1, None]], ids=repr)
+def test_a_claim_without_a_role_of_the_service_is_forbidden(
+    service: AdminService, issuer: Issuer, roles: Any
+) -> None:
+    _with(service, Oidc(issuer.url, AUDIENCE, roles=ROLES))
+    answer = service.ask("GET", "/whoami", token=issuer.sign(roles=roles))
+    assert answer.status_code == 403, answer.text
 
 
 def test_signatures_of_others_than_the_issuer_are_refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import math
+import threading
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Callable
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tidegate.server.admin.database import AdminDatabase
     from tidegate.server.admin.oidc import Oidc
 
-__all__ = ["ACTOR", "FAILED_ATTEMPTS", "Authentication", "Credentials", "network_of"]
+__all__ = ["ACTOR", "FAILED_ATTEMPTS", "Attempts", "Authentication", "Credentials", "network_of"]
 
 log = logging.getLogger("tidegate")
 
@@ -35,7 +36,7 @@ log = logging.getLogger("tidegate")
 ACTOR = "tidegate.actor"
 FAILED_ATTEMPTS = "10/minute"
 _LONGEST_TOKEN = 8192
-_MOST_KNOWN = 1000
+_MOST_WRONG = 10_000
 _WARNED_EVERY = 60.0
 _BEARER = {"WWW-Authenticate": 'Bearer realm="tidegate"'}
 _INVALID = {"WWW-Authenticate": 'Bearer realm="tidegate", error="invalid_token"'}
@@ -70,6 +71,8 @@ class Credentials:
         except OidcError as error:
             if error.is_outage:
                 raise ProblemError(503, str(error), headers={"Retry-After": "30"}) from None
+            if error.has_no_role:
+                raise ProblemError(403, str(error)) from None
             raise ProblemError(401, str(error), headers=_INVALID) from None
 
     def _of_database(self, token: str, remote: str | None) -> Actor:
@@ -109,18 +112,57 @@ class Credentials:
         )
 
 
+class Attempts:
+    """Remembers wrong tokens, by token and by address. A right token always passes.
+
+    An address with too many wrong tokens has to wait: a token of it that was wrong before is
+    refused unread, and another wrong one gets a 429 too. Thread-safe.
+    """
+
+    def __init__(self, limit: str, prefix: str) -> None:
+        self._failures = Limiter(limit, storage="memory://?capacity=65536", prefix=prefix)
+        self._wrong: OrderedDict[str, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def check(self, token: str, remote: str | None) -> None:
+        """Raises ProblemError if the token was wrong before, and its address has to wait."""
+        with self._lock:
+            was_wrong = hash_of(token) in self._wrong
+        if was_wrong:
+            self._check_address(network_of(remote))
+
+    def note_wrong(self, token: str, remote: str | None) -> None:
+        """Counts a wrong token. Raises ProblemError if its address had to wait already."""
+        with self._lock:
+            self._wrong[hash_of(token)] = None
+            if len(self._wrong) > _MOST_WRONG:
+                self._wrong.popitem(last=False)
+        address = network_of(remote)
+        self._check_address(address)
+        self._failures.hit(address)
+
+    def _check_address(self, address: str) -> None:
+        waits = self._failures.peek(address)
+        if not waits.allowed:
+            seconds = math.ceil(waits.retry_after)
+            raise ProblemError(
+                429,
+                f"too many tokens from this address were wrong; expected {seconds} s of quiet",
+                headers={"Retry-After": str(seconds)},
+            )
+
+
 class Authentication:
     """ASGI middleware that lets through only requests with a valid token.
 
-    If too many attempts of an address fail, it has to wait. A token that was valid before is still
-    accepted from that address: others behind the same proxy must not lock an administrator out.
+    If too many attempts of an address fail, its further wrong tokens are answered with 429. A valid
+    token is accepted nevertheless: others behind the same proxy lock no operator out.
     """
 
     def __init__(self, app: ASGIApp, credentials: Credentials, limit: str) -> None:
         self._app = app
         self._credentials = credentials
-        self._failures = Limiter(limit, storage="memory://?capacity=65536", prefix="tg-admin")
-        self._known: OrderedDict[str, None] = OrderedDict()
+        self._attempts = Attempts(limit, "tg-admin")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -146,35 +188,20 @@ class Authentication:
     async def _actor_of(self, scope: Scope) -> Actor:
         client = scope.get("client")
         remote = client[0] if client else None
-        address = network_of(remote)
         token = _bearer(scope)
         if token is None:
             await run_in_threadpool(self._credentials.warn_if_closed)
             raise ProblemError(
                 401, "the request has no token; expected Authorization: Bearer", headers=_BEARER
             )
-        fingerprint = hash_of(token)
-        waits = self._failures.peek(address)
-        if not waits.allowed and fingerprint not in self._known:
-            seconds = math.ceil(waits.retry_after)
-            raise ProblemError(
-                429,
-                f"too many tokens from this address were wrong; expected {seconds} s of quiet",
-                headers={"Retry-After": str(seconds)},
-            )
+        self._attempts.check(token, remote)
         try:
-            actor = await run_in_threadpool(self._credentials.actor_of, token, remote)
+            return await run_in_threadpool(self._credentials.actor_of, token, remote)
         except ProblemError as error:
             if error.status == 401:
-                self._known.pop(fingerprint, None)
-                self._failures.hit(address)
+                self._attempts.note_wrong(token, remote)
                 await run_in_threadpool(self._credentials.warn_if_closed)
             raise
-        self._known[fingerprint] = None
-        self._known.move_to_end(fingerprint)
-        while len(self._known) > _MOST_KNOWN:
-            self._known.popitem(last=False)
-        return actor
 
 
 def _bearer(scope: Scope) -> str | None:

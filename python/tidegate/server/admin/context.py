@@ -215,8 +215,9 @@ def check_if_match(given: Optional[str], current: str, *, is_required: bool) -> 
                 428, "the header If-Match is missing; expected the ETag that was read before"
             )
         return
+    # As the header ETag has it, or as the answer's JSON has it.
     tags = [tag.strip() for tag in given.split(",")]
-    if "*" not in tags and f'"{current}"' not in tags:
+    if not {"*", f'"{current}"', current} & set(tags):
         raise ProblemError(
             412,
             f"If-Match is {given!a:.80}, but the ETag now is {current!r}; expected a new read, as "

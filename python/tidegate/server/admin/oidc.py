@@ -51,11 +51,16 @@ _PAUSE = 30.0
 
 
 class OidcError(Exception):
-    """A token that is not accepted; `is_outage` if the issuer could not be reached."""
+    """A token that is not accepted.
 
-    def __init__(self, message: str, *, is_outage: bool = False) -> None:
+    `is_outage` if the issuer could not be reached, `has_no_role` if the token is valid, and its
+    owner has no role of this service.
+    """
+
+    def __init__(self, message: str, *, is_outage: bool = False, has_no_role: bool = False) -> None:
         super().__init__(message)
         self.is_outage = is_outage
+        self.has_no_role = has_no_role
 
 
 class Oidc:
@@ -120,7 +125,9 @@ class Oidc:
         if role is None and user is not None and not needs_role:
             role = USER
         if role is None:
-            raise OidcError(f"the token's claim {self._claim!r} has no role of this service")
+            raise OidcError(
+                f"the token's claim {self._claim!r} has no role of this service", has_no_role=True
+            )
         return Actor(f"oidc:{claims['sub']}", role, remote, user)
 
     def _claims_of(self, token: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 import urllib.parse
 from pathlib import Path
@@ -20,8 +19,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from tidegate._errors import ConfigurationError, StorageError
-from tidegate.limiter.limiter import Limiter
-from tidegate.server.admin.authentication import FAILED_ATTEMPTS, Credentials, network_of
+from tidegate.server.admin.authentication import FAILED_ATTEMPTS, Attempts, Credentials
 from tidegate.server.admin.guard import check_target
 from tidegate.server.admin.problems import ProblemError
 from tidegate.server.dashboard.filters import FILTERS
@@ -88,7 +86,7 @@ class Dashboard:
         self.ping = ping
         self.clock = clock
         self.sessions = Sessions(admin.now)
-        self.failures = Limiter(limit, storage="memory://?capacity=65536", prefix="tg-dashboard")
+        self.attempts = Attempts(limit, "tg-dashboard")
         self.templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_HERE / "pages"),
             autoescape=True,
@@ -100,18 +98,12 @@ class Dashboard:
 
     def sign_in(self, token: str, remote: str | None) -> str:
         """Opens a session and returns its name. Raises ProblemError if the token is not valid."""
-        address = network_of(remote)
-        waits = self.failures.peek(address)
-        if not waits.allowed:
-            seconds = math.ceil(waits.retry_after)
-            raise ProblemError(
-                429, f"Too many tokens from this address were wrong. Wait for {seconds} s."
-            )
+        self.attempts.check(token, remote)
         try:
             actor = self.credentials.actor_of(token, remote)
         except ProblemError as error:
             if error.status == 401:
-                self.failures.hit(address)
+                self.attempts.note_wrong(token, remote)
                 self.credentials.warn_if_closed()
             raise
         return self.sessions.open(token, actor)
