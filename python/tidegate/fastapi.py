@@ -44,6 +44,7 @@ from tidegate.web.frameworks.fastapi_defaults import (
     name_of,
 )
 from tidegate.web.frameworks.fastapi_errors import RateLimited, answering_error, refusal_error
+from tidegate.web.frameworks.fastapi_first import decide_first
 from tidegate.web.frameworks.fastapi_injection import watch_signatures
 from tidegate.web.frameworks.fastapi_openapi import EXEMPT, describe_refusals
 from tidegate.web.frameworks.fastapi_responses import add_headers_to_responses, route_of
@@ -68,6 +69,7 @@ _numbers = itertools.count(1)
 
 describe_refusals()
 watch_signatures()
+decide_first()
 
 
 class RateLimit:

@@ -56,7 +56,7 @@ class Charge:
     def hold(self) -> None:
         """Extends the leases of the request's places until leave()."""
         limiter = self.limits.limiter
-        if limiter._has_leases and not self.is_undone:
+        if limiter._has_leases and not self.is_undone and self._lease is None:
             assert self.key is not None
             assert self.admitted is not None
             self._lease = Lease(limiter, self.key, self.cost, self.admitted, limiter._lease_ns)

@@ -420,6 +420,8 @@ class _RuleCharge:
 
     def hold(self) -> None:
         """Extends the leases of the request's places until leave()."""
+        if self.is_undone or self._lease is not None:
+            return
         # The tier may change while the request holds its places.
         attributes = self._limiter._with_tier(self._attributes)
         self._attributes = attributes

@@ -149,6 +149,25 @@ def test_so_many_requests_pass_at_once(make: Any, how: str, end: str) -> None:
     asyncio.run(run())
 
 
+def test_a_place_whose_lease_a_dependency_outlives_is_given_back() -> None:
+    async def run() -> None:
+        clock = tg.ManualClock(10**18)
+        calls = Calls()
+        calls.app = app = FastAPI()
+
+        def slow() -> None:
+            clock.advance(40)
+
+        @app.post("/", dependencies=[Depends(slow)])
+        @rate_limit("1 at once", clock=clock)
+        async def route() -> str:
+            return "ok"
+
+        assert [await calls.ask() for _ in range(4)] == [200] * 4
+
+    asyncio.run(run())
+
+
 def test_requests_that_do_not_reach_the_route_hold_no_place() -> None:
     app = FastAPI()
 

@@ -11,15 +11,17 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.websockets import WebSocket
 
+from tidegate._errors import RateLimitExceeded, TidegateError
 from tidegate.web.frameworks.starlette_exceptions import ADDS_FIELDS, OUTCOME, watch_handlers
-from tidegate.web.headers import PROBLEM_TYPE
+from tidegate.web.headers import PROBLEM_TYPE, Problems, retry_seconds
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
+    from tidegate._core import Decision
     from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["RateLimited", "answering_error", "refusal_error"]
+__all__ = ["RateLimited", "answering_error", "exceeded_error", "refusal_error"]
 
 # Servers with this extension can refuse a WebSocket with a response. Starlette uses it since
 # version 0.37.
@@ -55,13 +57,40 @@ def refusal_error(
         if not (_SENDS_DENIALS and offers_denial):
             return WebSocketException(1013, "rate limit exceeded")
     handlers, _ = scope.get("starlette.exception_handlers", ({}, {}))
-    general = [handlers.get(kind) for kind in (HTTPException, AnyHTTPException)]
-    # FastAPI's own handler for HTTPException would send another body.
-    usual = (None, http_exception_handler)
-    if all(getattr(handler, ADDS_FIELDS, handler) in usual for handler in general):
-        handlers.setdefault(RateLimited, _answer)
+    _answer_usually(handlers, RateLimited)
     watch_handlers(scope)
     return RateLimited(outcome)
+
+
+class _Exceeded(HTTPException):
+    """The 429 for a RateLimitExceeded that left a route or a dependency."""
+
+    def __init__(self, decision: Decision) -> None:
+        wait = retry_seconds(decision)
+        fields = {} if wait is None else {"Retry-After": str(wait)}
+        super().__init__(429, "Too Many Requests", fields)
+        self.decision = decision
+        self.problem = Problems([decision._limit]).encode(decision, wait)
+
+
+def exceeded_error(request: HTTPConnection, exc: RateLimitExceeded) -> Exception:
+    """Returns the exception that answers for `exc`: itself if the service has a handler for it."""
+    handlers, _ = request.scope.get("starlette.exception_handlers", ({}, {}))
+    if any(kind in handlers for kind in type(exc).__mro__ if issubclass(kind, TidegateError)):
+        return exc
+    _answer_usually(handlers, _Exceeded)
+    return _Exceeded(exc.decision)
+
+
+def _answer_usually(handlers: Any, kind: type[HTTPException]) -> None:
+    """Answers exceptions of `kind` with their problem, unless the service has a handler for them.
+
+    FastAPI's own handler for HTTPException would send another body.
+    """
+    general = [handlers.get(each) for each in (HTTPException, AnyHTTPException)]
+    usual = (None, http_exception_handler)
+    if all(getattr(handler, ADDS_FIELDS, handler) in usual for handler in general):
+        handlers.setdefault(kind, _answer)
 
 
 class _Answered(Exception):
@@ -94,5 +123,5 @@ async def _send_answer(request: HTTPConnection, exc: _Answered) -> Response:
     return answer
 
 
-async def _answer(request: HTTPConnection, exc: RateLimited) -> Response:
+async def _answer(request: HTTPConnection, exc: RateLimited | _Exceeded) -> Response:
     return Response(exc.problem, 429, exc.headers, PROBLEM_TYPE.decode())

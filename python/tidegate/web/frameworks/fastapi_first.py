@@ -1,7 +1,8 @@
 """Decides on requests of FastAPI's limited routes before their bodies and dependencies are read.
 
 FastAPI calls a route's function last. So its function that makes the handler of a route is wrapped:
-a limited route is decided at the beginning of its handler, and its function finds the decision.
+a limited route is decided at the beginning of its handler, and its function finds the decision. A
+RateLimitExceeded that leaves any route is answered here too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 from types import CoroutineType
 from typing import Any, Callable
 
+from tidegate._errors import RateLimitExceeded
 from tidegate.web.answers import to_the_end
 from tidegate.web.callables import is_async
 from tidegate.web.decisions import DECISIONS, GRANTED
@@ -53,6 +55,23 @@ def take_decision(scope: Any, mark: Any) -> tuple[Any, ...]:
     return decided[1:]  # type: ignore[no-any-return]
 
 
+def _answering(handler: Any) -> Any:
+    """Returns the handler of a route, with a 429 for limits that its code finds exceeded."""
+
+    async def answer(request: Any) -> Any:
+        try:
+            return await handler(request)
+        except RateLimitExceeded as exc:
+            from tidegate.web.frameworks.fastapi_errors import exceeded_error
+
+            error = exceeded_error(request, exc)
+            if error is exc:
+                raise
+            raise error from exc
+
+    return answer
+
+
 def _is_decided(scope: Any, mark: Any) -> bool:
     decided = scope.get(_DECIDED)
     return decided is not None and decided[0] is mark
@@ -61,7 +80,7 @@ def _is_decided(scope: Any, mark: Any) -> bool:
 def _deciding(make: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make)
     def made(*args: Any, **kwargs: Any) -> Any:
-        handler = make(*args, **kwargs)
+        handler = _answering(make(*args, **kwargs))
         dependant = kwargs.get("dependant", args[0] if args else None)
         mark = _mark_of_route(getattr(dependant, "call", None))
         if mark is None:
