@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+if sys.version_info < (3, 10):
+    pytest.skip("the benchmarks need Python 3.10 or newer", allow_module_level=True)
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks" / "python"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
