@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Union
 
-from tidegate import _core
+from tidegate.rules.carried import starts_anew, starts_anew_of_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,6 @@ def _everyone(rules: model.Rules) -> dict[str, AnyRule]:
 
 def _rules(before: model.Rules, after: model.Rules) -> Iterator[str]:
     old, new = _everyone(before), _everyone(after)
-    kept = {count for rule in old.values() for count in _counts(before, rule)}
     for id, rule in old.items():
         if id not in new:
             yield f"- rule {id}: {_shown(rule.limits)} by {_by(rule.by)}"
@@ -97,36 +96,10 @@ def _rules(before: model.Rules, after: model.Rules) -> Iterator[str]:
             yield f"+ rule {id}: {_shown(rule.limits)} by {_by(rule.by)}"
             continue
         changes = list(_changes(_plain(old[id]), _plain(rule)))
-        own = _counts(before, old[id])
-        anew = sorted({text for count, text in _counts(after, rule).items() if count not in own})
-        if changes or anew:
+        changes += starts_anew(before, after, old[id], rule)
+        if changes:
             yield f"~ rule {id}"
             yield from (f"    {change}" for change in changes)
-        if anew:
-            joined = any(count in kept for count in _counts(after, rule) if count not in own)
-            how = "goes on from another rule's" if joined else "starts anew"
-            yield f"    usage {how}: {', '.join(anew)}"
-
-
-def _counts(rules: model.Rules, rule: AnyRule) -> dict[tuple[Any, ...], str]:
-    """Returns the names under which the rule's counts are kept, and the limits that count."""
-    algorithm = rule.algorithm or rules.algorithm
-    of_tiers = list(rule.limits.values()) if isinstance(rule.limits, dict) else [rule.limits]
-    counts = {}
-    for given in of_tiers:
-        for text in [given] if isinstance(given, str) else given:
-            if text == "unlimited":
-                continue
-            for limit in _core.parse_many(text, algorithm=algorithm):
-                known_by = (
-                    rule.counter or rule.id,
-                    tuple(rule.by),
-                    limit.algorithm,
-                    rule.carry_over,
-                    str(limit) if rule.carry_over == "reset" else "",
-                )
-                counts[(*known_by, limit.period_ns)] = str(limit)
-    return counts
 
 
 def _entries(name: str, old: list[Any], new: list[Any]) -> Iterator[str]:
@@ -143,14 +116,24 @@ def _entry(entry: Any) -> str:
 
 def _overrides(before: model.Rules, after: model.Rules) -> Iterator[str]:
     old, new = ({_override(each): each for each in rules.overrides} for rules in (before, after))
+    old_rules, new_rules = _everyone(before), _everyone(after)
+
+    def anew(name: str) -> list[str]:
+        overrides = old.get(name), new.get(name)
+        rule = next(each.rule for each in overrides if each is not None)
+        rules = old_rules.get(rule), new_rules.get(rule)
+        return list(starts_anew_of_key(before, after, rules, overrides))
+
     for name, override in old.items():
         if name not in new:
             yield f"- override of {name}: {_shown(override.limits)}"
+            yield from (f"    {line}" for line in anew(name))
     for name, override in new.items():
         if name not in old:
             yield f"+ override of {name}: {_shown(override.limits)}"
+            yield from (f"    {line}" for line in anew(name))
             continue
-        changes = list(_changes(_plain(old[name]), _plain(override)))
+        changes = [*_changes(_plain(old[name]), _plain(override)), *anew(name)]
         if changes:
             yield f"~ override of {name}"
             yield from (f"    {change}" for change in changes)

@@ -287,6 +287,24 @@ def test_cases_that_hold(file: Any, capsys: Any) -> None:
     assert run(capsys, "test", *arguments) == (0, ["9 requests of 2 cases: all pass"], "")
 
 
+def test_cases_with_slips_are_not_run(file: Any, capsys: Any) -> None:
+    cases = """\
+cases:
+- requests:
+  - {usr: 1, endpoint: /api/x, expect: allowed}
+  - {user: 1, tier: Free, expect: allowed}
+  - {user: 1, tier: unheard-of, region: eu, remainig: 1, expect: allowed}
+"""
+    path = file(cases, "cases.yaml")
+    code, out, err = run(capsys, "test", file(RULES), path)
+    assert (code, out) == (2, [])
+    assert [line.partition("cases[0].")[2] for line in err.splitlines()] == [
+        "requests[0].usr: no rule looks at 'usr'; did you mean 'user'?",
+        "requests[1].tier: no rule knows 'Free'; did you mean 'free'?",
+        "requests[2].remainig: no rule looks at 'remainig'; did you mean 'remaining'?",
+    ]
+
+
 def test_cases_that_do_not_hold_print_what_was_expected_and_what_came(
     file: Any, capsys: Any
 ) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidegate.limiter.clock import ManualClock
 from tidegate.limiter.rule_limiter import RuleLimiter
+from tidegate.rules.advice.near import meant_by
 from tidegate.rules.document import Document, read_file
 from tidegate.rules.problems import RulesError
 from tidegate.rules.rule_set import RuleSet
@@ -65,7 +66,7 @@ def run_cases(rules_file: str, cases_file: str) -> int:
     """Runs all cases, prints those that fail, and returns the exit code."""
     rules = RuleSet.load(rules_file)
     document = read_file(Path(cases_file))
-    cases = _Reader(document).cases()
+    cases = _Reader(document, rules).cases()
     failures = []
     count = 0
     for case in cases:
@@ -119,8 +120,10 @@ def _differences(request: _Request, decision: Decision, *, is_last: bool) -> lis
 class _Reader:
     """Reads the cases of a document, and gathers their problems."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, rules: RuleSet) -> None:
         self.document = document
+        self.attributes = {*rules._compiled._attributes, *rules.model.attributes}
+        self.tiers = rules.named_tiers
         self.problems: list[Any] = []
 
     def cases(self) -> list[_Case]:
@@ -134,9 +137,28 @@ class _Reader:
             cases = [self.case(("cases", i), case) for i, case in enumerate(data["cases"])]
         if not self.problems and not any(case.requests for case in cases):
             self.problem((), "there is no request; expected cases with requests")
+        for case in cases:
+            for request in case.requests:
+                self.look_for_slips(request)
         if self.problems:
             raise RulesError(self.problems)
         return cases
+
+    def look_for_slips(self, request: _Request) -> None:
+        """A request without the attribute that was meant may pass for the wrong reason."""
+        fields = {*self.attributes, *_NUMBERS, *_EXPECTED}
+        for name in request.attributes.keys() - self.attributes:
+            near = meant_by(name, fields)
+            if near is not None:
+                self.problem(
+                    (*request.where, name), f"no rule looks at {name!r}; did you mean {near!r}?"
+                )
+        tier = request.attributes.get("tier", "")
+        near = None if tier in self.tiers else meant_by(tier, self.tiers)
+        if near is not None:
+            self.problem(
+                (*request.where, "tier"), f"no rule knows {tier!r}; did you mean {near!r}?"
+            )
 
     def problem(self, where: tuple[str | int, ...], message: str) -> None:
         self.problems.append(self.document.problem(where, message))

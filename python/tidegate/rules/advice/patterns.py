@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["covers", "matches"]
+__all__ = ["covers", "may_share"]
 
 
 def covers(pattern: str | None, other: str | None) -> bool:
@@ -24,9 +24,20 @@ def covers(pattern: str | None, other: str | None) -> bool:
     )
 
 
-def matches(pattern: str, endpoint: str) -> bool:
-    """Whether `endpoint`, as a count has it, is one that the pattern counts."""
-    return covers(pattern, endpoint)
+def may_share(pattern: str, other: str) -> bool:
+    """Whether some endpoint is one of both patterns."""
+    if "**" in (pattern, other) or pattern == other:
+        return True
+    if not (pattern.startswith("/") and other.startswith("/")):
+        return False
+    some, others = _parts(pattern), _parts(other)
+    for a, b in zip(some, others):
+        if "**" in (a, b):
+            return True
+        if a != b and not (_is_any(a) or _is_any(b)):
+            return False
+    rest = some[len(others) :] or others[len(some) :]
+    return not rest or rest == ["**"]
 
 
 def _parts(path: str) -> list[str]:
