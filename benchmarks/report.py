@@ -53,6 +53,7 @@ BENCHES = {
         Bench("import"),
         Bench("rate", once=True),
         Bench("redis", ("--rounds", "5")),
+        Bench("leases", ("--rounds", "5")),
         Bench("shm", ("--rounds", "5")),
         Bench("stall", once=True),
         Bench("asgi"),

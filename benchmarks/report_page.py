@@ -27,6 +27,7 @@ QUESTIONS = {
     "import": Question("Importing it"),
     "rate": Question("How exactly a rate is kept"),
     "redis": Question("Redis", "median"),
+    "leases": Question("Leased Redis", "ns/call"),
     "shm": Question("Shared memory", "median"),
     "stall": Question("An event loop without its Redis"),
     "asgi": Question("A request in process", "added us"),
