@@ -14,7 +14,7 @@ from tidegate.testing import configured
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
