@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 import random
+import struct
 import subprocess
 import sys
 import time
@@ -346,6 +347,50 @@ def test_a_limit_with_an_id_keeps_its_usage_when_its_count_changes(server: Redis
         admitted += chance.choice((old, new)).allow("k")
     assert admitted <= 900 + 15 * (time.monotonic() - begin)
     assert old.stats().script_errors == new.stats().script_errors == 0
+
+
+def value(seconds: int, rest: bytes, flags: int = 1 + 32) -> bytes:
+    """The value of a bucket that ends at this second, with what follows its fields."""
+    return struct.pack(">BBBII", 129, flags, 0, seconds, 0) + bytes(7) + rest
+
+
+def slots(finish: int, length: int, current: int = 3, previous: int = 4) -> bytes:
+    widths = ((finish, 7), (length, 5), (current, 6), (previous, 6))
+    return b"".join(number.to_bytes(width, "big") for number, width in widths)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        slots(1_800_000_000_000_000, 0),  # no slot is of no length
+        slots(1_800_000_000_000_000, 3_600_000_001),  # nor of more than an hour
+        slots(2**56 - 1, 200_000),
+        slots(1_800_000_000_000_000, 200_000)[:-1],
+        b"",
+    ],
+)
+def test_slots_that_cannot_be_ours_are_neither_used_nor_changed(
+    server: RedisServer, rest: bytes
+) -> None:
+    limiter = strict(server, "100/second")
+    key = "tg:100/second{k}"
+    written = value(int(time.time()), rest)
+    server.command("SET", key, written)
+    limiter.hit("k")
+    assert limiter.stats().script_errors == 1
+    assert written in server.command("GET", key)
+
+
+def test_slots_that_are_ours_keep_the_bucket_as_full_as_what_is_out(server: RedisServer) -> None:
+    # In a slot that has an hour to go. Nothing else is used.
+    finish = (int(time.time()) + 3000) * 1_000_000
+    server.command("SET", "tg:100/second{k}", value(1, slots(finish, 3_600_000_000)))
+    limiter = strict(server, "100/second")
+    assert limiter.peek("k").remaining == 93
+    refused = limiter.hit("k", 94)
+    assert not refused
+    assert refused.retry_after > 2900  # until the slot of those units is over
+    assert limiter.stats().script_errors == 0
 
 
 # ------------------------------------------------------------------------- processes
