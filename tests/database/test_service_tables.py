@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import stat
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -114,3 +116,12 @@ def test_the_migration_can_be_undone_and_done_again(
         assert "audit_log" not in sa.inspect(engine).get_table_names()
         upgrade(url)
         assert "audit_log" in sa.inspect(engine).get_table_names()
+
+
+def test_only_its_owner_may_read_a_file_that_is_made(tmp_path: Path) -> None:
+    made, known = tmp_path / "made.db", tmp_path / "known.db"
+    known.touch(0o640)
+    for path in (made, known):
+        upgrade(f"sqlite:///{path}")
+    assert stat.S_IMODE(made.stat().st_mode) == 0o600
+    assert stat.S_IMODE(known.stat().st_mode) == 0o640, "an operator has chosen it"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,7 @@ def upgrade(database: DatabaseLike, revision: str = "head") -> None:
     """Creates the tables of rules in a database, or migrates them to the newest version.
 
     `database` is a URL or an Engine of SQLAlchemy. Does nothing if the tables are up to date.
+    A file of SQLite is made for its owner alone, since it has hashes of tokens and the history.
     Several processes may call it at once. Raises StorageError if the database cannot be reached.
     """
     config = _config()
@@ -36,6 +39,7 @@ def upgrade(database: DatabaseLike, revision: str = "head") -> None:
     from alembic.util import CommandError
 
     engine = engine_of(database, creates=True)
+    _make_private(engine)
     try:
         with engine.begin() as connection:
             if engine.dialect.name == "postgresql":
@@ -53,6 +57,13 @@ def upgrade(database: DatabaseLike, revision: str = "head") -> None:
             f"the tables of {name_of(engine)} are not known: {error}; expected those of this "
             "version of tidegate, or of an earlier one"
         ) from None
+
+
+def _make_private(engine: sa.Engine) -> None:
+    """Makes the file of an SQLite that does not exist, with mode 0600."""
+    if not has_file(engine):
+        with contextlib.suppress(OSError):  # SQLite itself says what is wrong with the path
+            os.close(os.open(str(engine.url.database), os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def missing_tables(database: DatabaseLike) -> str | None:
