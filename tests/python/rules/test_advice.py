@@ -237,3 +237,23 @@ def test_rules_that_were_read_in_another_process_have_their_advice(tmp_path: Pat
 
     version = read_apart(partial(read_file, path), keeps_text=False, stop=Event())
     assert [problem.line for problem in version.rules.advice] == [2]
+
+
+def test_the_time_for_costs_does_not_grow_with_rules_times_costs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    def counted(rule: Any, cost: Any) -> bool:
+        nonlocal looks
+        looks += 1
+        return False
+
+    monkeypatch.setattr("tidegate.rules.advice.costs._applies", counted)
+    rules = [
+        {"id": f"r{i}", "by": "user", "endpoint": f"/{i}", "limit": "1/minute"} for i in range(200)
+    ]
+    costs = [{"endpoint": f"/{i}", "cost": 2} for i in range(200)]
+    ceiling = {"id": "ceiling", "by": "global", "limit": "1/minute"}
+    assert RuleSet({"rules": [*rules, ceiling], "costs": costs}).advice == ()
+    assert looks == 200, "each cost once, with the one rule that nothing hides"

@@ -25,7 +25,7 @@ def find(rules: Rules) -> Iterator[Finding]:
     if highest == 1:
         return
     replaced = {id for rule in rules.rules for id in rule.replaces}
-    for _, rule in rules_in_force(rules):
+    for rule in _never_hidden(rules):
         if rule.counts != "cost" or rule.shadow or rule.id in replaced or _narrow(rule):
             continue
         units = _most_units(rules, rule)
@@ -33,7 +33,7 @@ def find(rules: Rules) -> Iterator[Finding]:
             continue
         for i, cost in enumerate(rules.costs):
             most = _of_tiers(units, cost.tiers)
-            if most is None or cost.cost <= most or not _applies(rules, rule, cost):
+            if most is None or cost.cost <= most or not _applies(rule, cost):
                 continue
             yield Finding(
                 ("costs", i, "cost"),
@@ -71,27 +71,33 @@ def _of_tiers(units: dict[str, int], tiers: list[str]) -> int | None:
     return max(known) if len(known) == len(found) else None
 
 
-def _applies(rules: Rules, rule: Rule, cost: Cost) -> bool:
-    """Whether the rule applies to requests of the cost, and is hidden by no other for any."""
+def _never_hidden(rules: Rules) -> list[Rule]:
+    """Rules that no other can be more specific than: few, however many rules there are."""
+    groups: dict[frozenset[str], list[Rule]] = {}
+    found = []
+    for _, rule in rules_in_force(rules):
+        if rule.also:
+            found.append(rule)
+        else:
+            groups.setdefault(frozenset(rule.by), []).append(rule)
+    for group in groups.values():
+        with_endpoints = [rule for rule in group if rule.endpoints]
+        found += (
+            with_endpoints[:1] if len(with_endpoints) == 1 else group if len(group) == 1 else []
+        )
+    return found
+
+
+def _applies(rule: Rule, cost: Cost) -> bool:
+    """Whether the rule applies to requests of the cost."""
     if _narrow(cost) or not _have_common(rule.tiers, cost.tiers):
         return False
     if not _have_common(rule.methods, cost.methods):
         return False
     if rule.endpoints and cost.endpoints:
-        if not any(covers(own, each) for each in cost.endpoints for own in rule.endpoints):
-            return False
-    elif cost.endpoints and not rule.endpoints and "**" in cost.endpoints:
-        return False
-    return not any(
-        other is not rule and _may_hide(other, rule) for _, other in rules_in_force(rules)
-    )
+        return any(covers(own, each) for each in cost.endpoints for own in rule.endpoints)
+    return True
 
 
 def _have_common(some: list[str], others: list[str]) -> bool:
     return not some or not others or bool(set(some) & set(others))
-
-
-def _may_hide(other: Rule, rule: Rule) -> bool:
-    if other.also or rule.also or other.shadow or set(other.by) != set(rule.by):
-        return False
-    return bool(other.endpoints) or not rule.endpoints
