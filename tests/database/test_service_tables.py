@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from alembic import command
 from postgres_server import PostgresServer
 from rule_database import RuleDatabase
+from tidegate import ConfigurationError
 from tidegate.rules.sql import service_tables
-from tidegate.rules.sql.connection import engine_of
+from tidegate.rules.sql.connection import engine_of, name_of
 from tidegate.rules.sql.upgrade import _config, upgrade
 
 _TIME = "2026-01-31 12:00:00+00:00"
@@ -125,3 +126,14 @@ def test_only_its_owner_may_read_a_file_that_is_made(tmp_path: Path) -> None:
         upgrade(f"sqlite:///{path}")
     assert stat.S_IMODE(made.stat().st_mode) == 0o600
     assert stat.S_IMODE(known.stat().st_mode) == 0o640, "an operator has chosen it"
+
+
+@pytest.mark.parametrize("option", ["password", "sslpassword", "PASSWORD"])
+def test_no_password_of_a_url_is_shown(option: str) -> None:
+    url = f"postgresql://ada:hunter2@host/name?connect_timeout=3&{option}=hunter2&sslmode=require"
+    shown = name_of(engine_of(url))
+    assert "hunter2" not in shown
+    assert "connect_timeout=3" in shown
+    with pytest.raises(ConfigurationError) as caught:
+        engine_of(f"postgresql://host:port/name?{option}=hunter2")
+    assert "hunter2" not in str(caught.value)

@@ -58,6 +58,11 @@ def engine_of(database: DatabaseLike, timeout: float = 5.0, *, creates: bool = F
             f"the database {_shown(database)!r} is not accepted: {error}; expected a URL such as "
             "postgresql://host/name or sqlite:///path"
         ) from None
+    except ValueError:  # its text may be a part of a password
+        raise ConfigurationError(
+            f"the database {_shown(database)!r} has a port that is no number; expected a URL such "
+            "as postgresql://host/name or sqlite:///path"
+        ) from None
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"the database {_shown(database)!r} needs the package {error.name}; expected "
@@ -72,7 +77,12 @@ def engine_of(database: DatabaseLike, timeout: float = 5.0, *, creates: bool = F
 
 def _shown(database: str | sa.URL) -> str:
     """Returns a URL, which may be malformed, without its password."""
-    return re.sub(r"//.*@", "//***@", str(database), flags=re.DOTALL)
+    return _without_secrets(re.sub(r"//.*@", "//***@", str(database), flags=re.DOTALL))
+
+
+def _without_secrets(url: str) -> str:
+    """Hides the values of options of a URL that may be secret, such as sslpassword."""
+    return re.sub(r"(?is)([?&][^=&]*(?:pass|pwd|secret|token|key)[^=&]*=)[^&]*", r"\1***", url)
 
 
 def has_file(engine: sa.Engine) -> bool:
@@ -89,7 +99,7 @@ def has_file(engine: sa.Engine) -> bool:
 
 def name_of(engine: sa.Engine) -> str:
     """Returns the URL of a database without the password."""
-    return engine.url.render_as_string(hide_password=True)
+    return _without_secrets(engine.url.render_as_string(hide_password=True))
 
 
 class Database:
