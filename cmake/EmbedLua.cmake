@@ -2,7 +2,7 @@
 # like the file.
 function(tidegate_embed_lua directory output)
   file(GLOB scripts CONFIGURE_DEPENDS ${directory}/*.lua)
-  set(text "// Made from lua/*.lua by the build.\n#include <string_view>\nnamespace tidegate::redis::lua {\n")
+  set(text "// Made from lua/*.lua by the build.\n#pragma once\n#include <string_view>\nnamespace tidegate::redis::lua {\n")
   foreach(script IN LISTS scripts)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${script})
     get_filename_component(name ${script} NAME_WE)

@@ -20,7 +20,7 @@ SECTIONS: dict[str, tuple[Page, ...]] = {
         Page("limiters", "Limiters", "",
              ("tidegate.Limiter", "tidegate.Slot", "tidegate.BaseLimiter")),
         Page("plans", "Plans", "",
-             ("tidegate.Plan",)),
+             ("tidegate.Plan", "tidegate.Reservation")),
         Page("limits", "Limits and decisions", "",
              ("tidegate.Limit", "tidegate.parse", "tidegate.parse_many", "tidegate.Decision",
               "tidegate.Stats", "tidegate.replay", "tidegate.ManualClock", "tidegate.types",
@@ -32,7 +32,8 @@ SECTIONS: dict[str, tuple[Page, ...]] = {
         Page("errors", "Errors", "",
              ("tidegate.TidegateError", "tidegate.ConfigurationError",
               "tidegate.ArgumentTypeError", "tidegate.StorageError",
-              "tidegate.LimiterClosedError", "tidegate.RateLimitExceeded")),
+              "tidegate.LimiterClosedError", "tidegate.RateLimitExceeded",
+              "tidegate.ReservationError")),
     ),
     "Limits in a web service": (
         Page("web", "One decorator, one configuration", "For FastAPI, Starlette, Flask and Django: "

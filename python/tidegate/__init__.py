@@ -18,6 +18,7 @@ from tidegate._errors import (
     ConfigurationError,
     LimiterClosedError,
     RateLimitExceeded,
+    ReservationError,
     StorageError,
     TidegateError,
 )
@@ -26,6 +27,7 @@ from tidegate.limiter.clock import ManualClock
 from tidegate.limiter.limit import Limit, parse, parse_many
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.replay import replay
+from tidegate.limiter.reservation import Reservation
 from tidegate.limiter.waiting.slot import Slot
 
 # Names that only type checkers need are not imported, so that `import tidegate` takes milliseconds.
@@ -52,6 +54,8 @@ __all__ = [
     "ManualClock",
     "Plan",
     "RateLimitExceeded",
+    "Reservation",
+    "ReservationError",
     "RuleLimiter",
     "RuleSet",
     "Slot",

@@ -4,8 +4,6 @@ Calls hold the GIL for steps of tens of nanoseconds, and release it while they w
 class is safe to use from many threads and after `fork()`.
 """
 
-from asyncio import AbstractEventLoop as _Loop
-from asyncio import Future
 from collections.abc import Awaitable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Callable, Final, Literal, final, overload
@@ -31,6 +29,15 @@ RESET: Final[int]
 FORGET: Final[int]
 CHARGE: Final[int]
 CHARGE_UP_TO: Final[int]
+RESERVE: Final[int]
+SETTLE: Final[int]
+RAISE: Final[int]
+FOUND_NOTHING: Final[int]
+FOUND_OPEN: Final[int]
+FOUND_AGAIN: Final[int]
+FOUND_SETTLED: Final[int]
+FOUND_OTHER: Final[int]
+FOUND_NO_ANSWER: Final[int]
 
 @final
 class Decision:
@@ -226,17 +233,11 @@ class RequestDecision:
         /,
     ) -> Self: ...
     @classmethod
-    def _of_peer(
-        cls, limiter: Any, request: Any, *of: Any
-    ) -> RequestDecision | Decision | None: ...
+    def _of_peer(cls, *args: Any) -> RequestDecision | Decision | None: ...
     @classmethod
-    def _of_plan(
-        cls, plans: dict[Any, Any], start: bytes, decision: Decision, limiter: Any, charges: Any, /
-    ) -> Self | None: ...
+    def _of_plan(cls, *args: Any) -> Self | None: ...
     @classmethod
-    def _of_rules(
-        cls, rules: RuleLimiter, request: Any, cost: int, start: bytes, limiter: Any, /
-    ) -> Self | Decision | None: ...
+    def _of_rules(cls, *args: Any) -> Self | Decision | None: ...
     @property
     def wait(self) -> int | None:
         """Whole seconds to wait after a refusal; None for other decisions, and if no wait helps."""
@@ -382,9 +383,8 @@ class Limiter:
     def hit_many(self, keys: Any, costs: Any = None) -> Any:
         """Hits each key in order; returns which of them may pass.
 
-        The result is a list of bool for a sequence, a flat NumPy array of bool for a NumPy array of
-        keys. `costs` has one for each key, 1 each by default. All keys and costs are read before
-        the first is charged: if one is invalid, nothing is charged.
+        A list of bool for a sequence, a NumPy array of bool for a NumPy array. If a key or cost is
+        invalid, nothing is charged.
         """
     def _peek_fallback(self, key: _Key) -> tuple[Limit, int]:
         """The first limit as the fallback grants it, and the nanoseconds until `key` is full."""
@@ -395,9 +395,7 @@ class Limiter:
     def _stats(self) -> dict[str, Any]: ...
     def _refused(self) -> list[int]: ...
     def _refused_in_shadow(self) -> list[int]: ...
-    def _begin(
-        self, op: int, key: _Key, cost: int, hit: Decision | None, loop: _Loop, channel: Channel, /
-    ) -> Decision | Future[Any] | None: ...
+    def _begin(self, *args: Any) -> Any: ...
     def _close(self) -> None: ...
     @staticmethod
     def _add_fast_methods(type: type[Limiter]) -> None: ...
@@ -412,15 +410,18 @@ class Plan:
         """Charges each limiter its cost under its key, or none of them."""
     def charge(self, keys: Sequence[_Key], costs: Sequence[int]) -> Decision:
         """Charges each limiter all of its cost under its key, and refuses nothing."""
-    def _begin(
-        self,
-        op: int,
-        keys: Sequence[str | bytes],
-        costs: Sequence[int] | None,
-        outcomes: bool,
-        loop: _Loop,
-        channel: Channel,
-    ) -> Decision | Future[Decision]: ...
+    def _reserved(self, *args: Any) -> Any: ...
+    def _begin(self, *args: Any) -> Any: ...
+
+class Reservation:
+    """What one call of a reservation knows of it, and has found."""
+
+    admitted_ns: int
+    parts: list[tuple[int, int, int, int]]
+    def __init__(self, id: bytes, *args: Any) -> None: ...
+
+def call_reserved(*args: Any) -> Any:
+    """Makes a call of a reservation; with a loop, returns a future if it must be waited for."""
 
 def limit_of_rule(limit: Limit, rule: str) -> Limit:
     """Returns the same limit as a rule's: decisions then name the rule."""
@@ -560,9 +561,8 @@ class RuleLimiter:
     def _refund_cost(self, attributes: _Attributes) -> None: ...
     def _reset(self, attributes: _Attributes, op: int, rules: list[str] | None = None) -> None: ...
     def _bring_forward(self, attributes: _Attributes) -> None: ...
-    def _begin(
-        self, op: int, attributes: _Attributes, decision: Any, loop: _Loop, channel: Channel
-    ) -> Decision | Future[Any] | None: ...
+    def _call_reserved(self, *args: Any) -> Any: ...
+    def _begin(self, *args: Any) -> Any: ...
     def _explain(
         self, attributes: _Attributes
     ) -> list[tuple[str, bool, str, bytes | None, list[Limit]]]: ...

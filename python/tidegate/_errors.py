@@ -13,6 +13,7 @@ __all__ = [
     "ConfigurationError",
     "LimiterClosedError",
     "RateLimitExceeded",
+    "ReservationError",
     "StorageError",
     "TidegateError",
     "without_extra",
@@ -37,6 +38,21 @@ class StorageError(TidegateError, ConnectionError):
 
 class LimiterClosedError(TidegateError, RuntimeError):
     """A call to a limiter after its close()."""
+
+
+class ReservationError(TidegateError):
+    """A call of a reservation that is not open: nothing was charged or given back.
+
+    `settled` is whether it is known to have been settled before. If not, it was refused, or its
+    `ttl` is over, or the storage lost it; then it stays at its estimate.
+    """
+
+    def __init__(self, message: str, settled: bool = False) -> None:
+        super().__init__(message)
+        self.settled = settled
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.settled), self.__dict__
 
 
 class RateLimitExceeded(TidegateError):

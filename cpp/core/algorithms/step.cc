@@ -242,12 +242,15 @@ Charging ChargePlain(const Limit& limit, const CellState& state, int64_t now_ns,
 }
 
 // Refunds by the count that wrote the state.
-CellState RefundKept(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
-  const Kept kept = ReadKept(limit, state, now_ns);
+CellState WithoutParts(const Kept& kept, const CellState& state, int64_t now_ns, uint128 back) {
   if (kept.parts == 0) return state;
-  const uint128 back = Wide(cost) * kept.unit;
   return WriteKept(kept.count, kept.denominator, kept.parts > back ? kept.parts - back : 0,
                    kept.span_parts, now_ns);
+}
+
+CellState RefundKept(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
+  const Kept kept = ReadKept(limit, state, now_ns);
+  return WithoutParts(kept, state, now_ns, Wide(cost) * kept.unit);
 }
 
 }  // namespace
@@ -344,20 +347,53 @@ Decision StepCharge(const Limit& limit, const CellState& state, int64_t now_ns, 
   return decision;
 }
 
-CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
-  if (limit.keeps_count()) return RefundKept(limit, state, now_ns, cost);
-  if (!IsUsed(limit, state, now_ns)) return state;
-  if (!IsBucket(limit.algorithm())) return RefundToWindow(limit, state, now_ns, cost);
+namespace {
+
+// Gives a bucket without an id time back, in units of 1 / denominator ns.
+CellState RefundParts(const Limit& limit, const CellState& state, int64_t now_ns, uint128 back) {
   const auto until = static_cast<int64_t>(state.w0);
   const uint128 used =
       PartsOf(limit, until - now_ns, static_cast<int64_t>(WithoutDebtCode(state.w1)));
-  const uint128 back = Wide(cost) * Wide(limit.numerator());
   // A refund of more than is used makes the key full again.
   if (used <= back) return {static_cast<uint64_t>(now_ns), 0};
   CellState next = WriteParts(limit, used - back, now_ns);
   // A state of a clock that was ahead owes nothing.
   if (DebtCodeIn(state.w1) == 0) next.w1 = WithoutDebtCode(next.w1);
   return next;
+}
+
+}  // namespace
+
+CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
+  if (limit.keeps_count()) return RefundKept(limit, state, now_ns, cost);
+  if (!IsUsed(limit, state, now_ns)) return state;
+  if (!IsBucket(limit.algorithm())) return RefundToWindow(limit, state, now_ns, cost);
+  return RefundParts(limit, state, now_ns, Wide(cost) * Wide(limit.numerator()));
+}
+
+int64_t CountedFor(const Limit& limit, int64_t now_ns, int64_t until_ns) {
+  // A sliding window shows its units for a window after the one that counted them.
+  const int64_t shown_ns =
+      limit.algorithm() == Algorithm::kSlidingWindow ? limit.period_ns() : int64_t{0};
+  return until_ns - shown_ns - now_ns;
+}
+
+CellState RefundUntil(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
+                      int64_t until_ns) {
+  const int64_t left_ns = CountedFor(limit, now_ns, until_ns);
+  if (left_ns <= 0) return state;
+  if (!IsBucket(limit.algorithm())) return Refund(limit, state, now_ns, cost);
+  const uint128 left = PartsOf(limit, left_ns, 0);
+  if (Wide(cost) * Wide(limit.numerator()) <= left) return Refund(limit, state, now_ns, cost);
+  // If the key is as if untouched by then, nobody has charged it since.
+  if (static_cast<int64_t>(state.w0) <= until_ns) return Refund(limit, state, now_ns, cost);
+  if (limit.keeps_count()) {
+    const Kept kept = ReadKept(limit, state, now_ns);
+    const uint128 unit = Wide(limit.numerator());
+    return WithoutParts(kept, state, now_ns,
+                        left / unit * kept.unit + left % unit * kept.unit / unit);
+  }
+  return RefundParts(limit, state, now_ns, left);
 }
 
 int64_t Refundable(const Limit& limit, const CellState& state, int64_t now_ns) {

@@ -145,6 +145,25 @@ std::optional<Decision> TimedStore::SubmitToStore(Op op, absl::Span<const Charge
                         std::move(done));
 }
 
+std::optional<Decision> TimedStore::SubmitReserved(Op op, absl::Span<const Charge> plan,
+                                                   std::shared_ptr<Reservation> reservation,
+                                                   Store::Done done) const {
+  // A reservation of other limits reserved nothing of these.
+  if (op != Op::kReserve && reservation->parts.size() != plan.size()) {
+    reservation->parts.assign(plan.size(), {Reservation::kNone});
+  }
+  const auto clock = [this] { return NowNs(); };
+  if (!blocks_) {
+    return Confirmed([&](const Moment& moment) {
+      return store_->CallReserved(op, plan, reservation.get(), moment, clock);
+    });
+  }
+  Store::Clock to_confirm;
+  if (store_->reads_clock() && sets_back_) to_confirm = clock;
+  return store_->SubmitReserved(op, plan, std::move(reservation), {NowNs()}, std::move(to_confirm),
+                                std::move(done));
+}
+
 std::optional<Decision> TimedStore::Extend(absl::Span<const Charge> plan,
                                            const Decision& hit) const {
   const Moment moment{NowNs()};

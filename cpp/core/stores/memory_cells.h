@@ -36,9 +36,19 @@ class MemoryCells final : public MemoryStore {
   absl::StatusOr<QuotaStatus> StatusOf(const Charge& charge, const Moment& moment) override;
   absl::Status TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment) override;
   absl::Status BringForward(const Charge& charge, const Moment& moment) override;
+  absl::Status KeepsReservations(const Limit& limit) const override;
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   StoreStats stats() const override;
   void Clear() override;
+
+ protected:
+  void OpenRecord(const Charge& charge, const Reservation& reservation,
+                  const Moment& moment) override;
+  std::optional<Record> ChangeRecord(const Charge& charge, const Reservation& reservation,
+                                     const Moment& moment,
+                                     absl::FunctionRef<bool(Record*)> change) override;
+  void GiveBackUntil(const Charge& charge, int64_t admitted_ns, int64_t until_ns,
+                     const Moment& moment) override;
 
  private:
   friend struct CellCalls;

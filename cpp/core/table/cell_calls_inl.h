@@ -12,7 +12,10 @@
 #define TIDEGATE_SRC_TABLE_CELL_CALLS_INL_H_
 
 #include <algorithm>
+#include <cstring>
 #include <new>
+#include <optional>
+#include <string>
 
 #include "absl/types/span.h"
 #include "base/fingerprint_inl.h"
@@ -23,6 +26,9 @@ namespace tidegate {
 
 struct CellCalls {
  private:
+  // As if a thousand charges had touched the cell (mark.h).
+  static constexpr int kRecordRank = 20;
+
   // The step of a bucket for Table::Update(). It comes first, since its type is known only from its
   // body.
   TIDEGATE_INLINE static auto Stepper(const Limit& limit, int64_t cost, const Moment& moment,
@@ -177,6 +183,77 @@ struct CellCalls {
       }
     }
     return 0;
+  }
+
+  template <typename S>
+  static void RefundStateUntil(S& store, const Charge& charge, int64_t until_ns,
+                               const Moment& moment) {
+    const Limit& limit = charge.limit->limit;
+    const Fingerprint key = store.hasher_.Hash(charge.key, charge.limit->tag);
+    [[maybe_unused]] const auto pass = store.Enter();
+    const Table& table = store.TableOf(key);
+    Table::Slot slot;
+    while (table.Find(key, &slot)) {
+      const CellState next = RefundUntil(limit, slot.state, moment.now_ns, charge.cost, until_ns);
+      if (next == slot.state || Table::Replace(slot, next)) return;
+    }
+  }
+
+  // The record of a reservation is a cell of its own: w0 is the end of its life, w1 its units.
+  static constexpr uint64_t kSettledBit = uint64_t{1} << 63;
+
+  template <typename S>
+  static Fingerprint RecordKey(const S& store, const Charge& charge,
+                               const Reservation& reservation) {
+    std::string name(sizeof reservation.id, '\0');
+    std::memcpy(name.data(), reservation.id.data(), sizeof reservation.id);
+    name += charge.key;
+    return store.hasher_.Hash(name, charge.limit->tag);
+  }
+
+  template <typename S>
+  static void OpenRecord(S& store, const Charge& charge, const Reservation& reservation,
+                         const Moment& moment) {
+    const Fingerprint key = RecordKey(store, charge, reservation);
+    Table::Entry entry;
+    {
+      [[maybe_unused]] const auto pass = store.Enter();
+      // Keys that many charges have touched are given up before it.
+      store.TableOf(key).Update(
+          key, moment.now_ns, {.one_word = false, .is_one = true}, entry,
+          [] { return MarkOfRank(kRecordRank); },
+          [&](uint64_t, uint64_t, uint64_t& next_w0, uint64_t& next_w1) {
+            next_w0 = static_cast<uint64_t>(moment.now_ns + reservation.ttl_ns);
+            next_w1 = static_cast<uint64_t>(charge.cost);
+            return true;
+          });
+    }
+    if (store.IsDue(entry, moment.now_ns)) store.Entered(entry, moment.now_ns);
+  }
+
+  template <typename S, typename Record, typename Change>
+  static std::optional<Record> ChangeRecord(S& store, const Charge& charge,
+                                            const Reservation& reservation, const Moment& moment,
+                                            Change change) {
+    const Fingerprint key = RecordKey(store, charge, reservation);
+    [[maybe_unused]] const auto pass = store.Enter();
+    const Table& table = store.TableOf(key);
+    Table::Slot slot;
+    while (table.Find(key, &slot)) {
+      const auto ends_ns = static_cast<int64_t>(slot.state.w0);
+      if (slot.state.w0 == 0 || ends_ns <= moment.now_ns) return std::nullopt;
+      const Record before{(slot.state.w1 & kSettledBit) != 0,
+                          static_cast<int64_t>(slot.state.w1 & ~kSettledBit)};
+      Record after = before;
+      if (!change(&after)) return before;
+      CellState next{slot.state.w0, static_cast<uint64_t>(after.units)};
+      if (after.is_settled) {
+        next.w0 = static_cast<uint64_t>(std::min(ends_ns, moment.now_ns + Reservation::kSettledNs));
+        next.w1 |= kSettledBit;
+      }
+      if (Table::Replace(slot, next)) return before;
+    }
+    return std::nullopt;
   }
 
   template <typename S>

@@ -107,6 +107,12 @@ class Limiter {
   // then. `hit` is the decision that a refund or a release gives back.
   std::optional<Decision> Submit(Op op, std::string_view key, int64_t cost, const Decision* hit,
                                  Store::Done done);
+  // The same for the calls of a reservation, kReserve, kSettle and kRaise: see
+  // Store::CallReserved(). The limits must be those of Store::KeepsReservations(). Counts what is
+  // reserved as a hit, and what settling writes off.
+  std::optional<Decision> SubmitReserved(Op op, std::string_view key, int64_t cost,
+                                         std::shared_ptr<Reservation> reservation,
+                                         Store::Done done);
   // Sends the submitted calls. Call it once for many, so that they are sent together.
   void Flush();
   Store& store() const { return store_.store(); }

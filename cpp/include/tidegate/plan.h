@@ -43,6 +43,10 @@ class Plan {
   // live until `done` is called.
   std::optional<Decision> Submit(Op op, Keys keys, Costs costs, Outcomes* outcomes,
                                  Store::Done done);
+  // Like Limiter::SubmitReserved(). A cost of what was used may be 0.
+  std::optional<Decision> SubmitReserved(Op op, Keys keys, Costs costs,
+                                         std::shared_ptr<Reservation> reservation,
+                                         Store::Done done);
   bool blocks() const { return store_.blocks(); }
 
  private:

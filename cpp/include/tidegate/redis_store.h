@@ -175,6 +175,11 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   void GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                 const Moment& moment) override;
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
+  absl::Status KeepsReservations(const Limit& limit) const override;
+  // Records are kept in Redis only: what was reserved in the fallback has none.
+  std::optional<Decision> SubmitReserved(Op op, absl::Span<const Charge> plan,
+                                         std::shared_ptr<Reservation> reservation,
+                                         const Moment& moment, Clock clock, Done done) override;
   StoreStats stats() const override;
   // Clears the fallback and the remembered refusals.
   void Clear() override;
@@ -211,7 +216,9 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
 
  private:
   class Sent;
+  class SentReserved;
   class Spread;
+  class SpreadReserved;
   class Parting;
   class Probe;
   class LeaseQuestion;
@@ -243,6 +250,17 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // The decision of an answer; if Redis did not give one, the degraded decision in its place.
   Decision Judge(Op op, absl::Span<const Charge> plan, const Moment& moment, const Asked& asked,
                  const absl::StatusOr<redis::Answer>& answer, Outcomes* outcomes);
+  // The same for a call of a reservation.
+  Decision JudgeReserved(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                         const Asked& asked, const absl::StatusOr<redis::Answer>& answer,
+                         Reservation* reservation);
+  // SubmitReserved() for the parts `held` of the reservation.
+  std::optional<Decision> SubmitHeld(Op op, absl::Span<const Charge> plan,
+                                     std::shared_ptr<Reservation> reservation,
+                                     const std::vector<size_t>& held, const Moment& moment,
+                                     Clock clock, Done done);
+  Decision DegradedReserved(Op op, absl::Span<const Charge> plan, const Moment& moment,
+                            Reservation* reservation);
   // Remember() puts the refusal of a plan into the deny cache; Denied() repeats it later.
   void Remember(absl::Span<const Charge> plan, const Asked& asked, const redis::Answer& answer,
                 int64_t retry_after_ns);

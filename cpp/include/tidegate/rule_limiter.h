@@ -99,6 +99,13 @@ class RuleLimiter {
   // Has the leases of these places end a period from now; see Limiter::Extend().
   virtual std::optional<Decision> Extend(const Request& request, int64_t cost,
                                          const Decision& hit) const;
+  // Like Limiter::SubmitReserved(), by the rules that apply to `request` when it is reserved. Rules
+  // that count requests reserve one; settling leaves that, and raising adds none. Without a cost,
+  // kSettle gives all back. An error if a limit that applies cannot be reserved.
+  absl::StatusOr<std::optional<Decision>> SubmitReserved(Op op, const Request& request,
+                                                         std::optional<int64_t> cost,
+                                                         std::shared_ptr<Reservation> reservation,
+                                                         Store::Done done) const;
   // Forgets the usage; carried and topped-up units of quotas stay. Forget() forgets these too. Of
   // the rules that apply, those with the ids `only`; where it is null, those whose counts the
   // request's caller shares with no others: see SaysOfCaller().

@@ -73,6 +73,13 @@ inline constexpr uint64_t kOwesBit = uint64_t{1} << 63;
 
 // Gives `cost` units back, never beyond what a fresh state has.
 CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost);
+// The same for units that were charged before, if the key would be as if untouched at `until_ns`
+// unless others had charged it since: gives back only what still counts of them, so that none are
+// given back that others have charged.
+CellState RefundUntil(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
+                      int64_t until_ns);
+// The time from `now_ns` for which units still count, that the key shows until `until_ns`.
+int64_t CountedFor(const Limit& limit, int64_t now_ns, int64_t until_ns);
 // The most units that Refund() can give back. A part of a unit in a bucket counts as one.
 int64_t Refundable(const Limit& limit, const CellState& state, int64_t now_ns);
 

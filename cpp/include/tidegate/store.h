@@ -18,6 +18,7 @@
 #include "tidegate/fingerprint.h"
 #include "tidegate/limit.h"
 #include "tidegate/quota.h"
+#include "tidegate/reservation.h"
 
 namespace tidegate {
 
@@ -76,10 +77,19 @@ enum class Op : uint8_t {
   kExtend,
   kForget,
   kCharge,
+  // Of reservations: Store::CallReserved().
+  kReserve,
+  kSettle,
+  kRaise,
 };
 // Whether it charges what has been used, and refuses nothing.
 inline bool IsOfUsed(Op op) { return op == Op::kCharge || op == Op::kChargeUpTo; }
-inline bool IsDecision(Op op) { return op == Op::kHit || op == Op::kPeek || IsOfUsed(op); }
+inline bool IsOfReservation(Op op) {
+  return op == Op::kReserve || op == Op::kSettle || op == Op::kRaise;
+}
+inline bool IsDecision(Op op) {
+  return op == Op::kHit || op == Op::kPeek || IsOfUsed(op) || IsOfReservation(op);
+}
 // The most units that may be owed after such an operation.
 inline int64_t MostDebt(Op op, const Limit& limit) {
   return op == Op::kCharge ? limit.max_debt() : 0;
@@ -174,6 +184,25 @@ class Store {
   virtual void GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                         const Moment& moment);
 
+  // Whether the store keeps records of reservations of `limit`. The error says what it supports;
+  // the default is one.
+  virtual absl::Status KeepsReservations(const Limit& limit) const;
+  // A call of a reservation, which must know its id, and its parts except for kReserve.
+  // - kReserve charges the plan as HitAll() does, and keeps a record of each charge.
+  // - kSettle makes the costs of `plan`, which may be 0, what the reservation has charged: takes
+  //   each record, and charges the difference in full or gives back what still counts of it.
+  //   Decision::charged is the least that an enforced limit has charged for the reservation then.
+  // - kRaise charges the costs of `plan` as HitAll() does, and adds them to the records; refused if
+  //   one of them is not open.
+  // Changes the parts, and for kReserve the instant. Not for a store that blocks.
+  Decision CallReserved(Op op, absl::Span<const Charge> plan, Reservation* reservation,
+                        const Moment& moment, absl::FunctionRef<int64_t()> clock);
+  // The same begun without waiting, like Submit(). `reservation` is changed before `done` is
+  // called.
+  virtual std::optional<Decision> SubmitReserved(Op op, absl::Span<const Charge> plan,
+                                                 std::shared_ptr<Reservation> reservation,
+                                                 const Moment& moment, Clock clock, Done done);
+
   // Hits several independent charges in order.
   virtual void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts);
 
@@ -232,10 +261,38 @@ class Store {
   virtual int64_t RefundFallback(const Charge& /*charge*/, const Moment& /*moment*/) { return 0; }
 
  protected:
+  // A record in a store that does not block: open with the units, or settled at them.
+  struct Record {
+    bool is_settled = false;
+    int64_t units = 0;
+  };
+  // Makes the record of `charge`, whose cost is reserved.
+  virtual void OpenRecord(const Charge& /*charge*/, const Reservation& /*reservation*/,
+                          const Moment& /*moment*/) {}
+  // Changes the record of a charge in one step, if there is one that lives; returns it as it was.
+  // `change` returns false to leave it.
+  virtual std::optional<Record> ChangeRecord(const Charge& /*charge*/,
+                                             const Reservation& /*reservation*/,
+                                             const Moment& /*moment*/,
+                                             absl::FunctionRef<bool(Record*)> /*change*/) {
+    return std::nullopt;
+  }
+  // Gives back units of a reservation that was charged at `admitted_ns`: as many as still count,
+  // if the key would be as if untouched at `until_ns`.
+  virtual void GiveBackUntil(const Charge& charge, int64_t admitted_ns, int64_t until_ns,
+                             const Moment& moment);
+
   // The operation that takes back at `now_ns` the units that `decision` charged. Nothing if they
   // have expired since: they are no longer part of the state, and refunding them would grant extra
   // units.
   static std::optional<Op> Undoing(const Charge& charge, const Decision& decision, int64_t now_ns);
+
+ private:
+  Decision Reserve(absl::Span<const Charge> plan, Reservation* reservation, const Moment& moment,
+                   absl::FunctionRef<int64_t()> clock);
+  Decision Settle(absl::Span<const Charge> plan, Reservation* reservation, const Moment& moment);
+  Decision Raise(absl::Span<const Charge> plan, Reservation* reservation, const Moment& moment,
+                 absl::FunctionRef<int64_t()> clock);
 };
 
 // Combines the decisions of one plan into the reported one. Limits in shadow bind only if there is

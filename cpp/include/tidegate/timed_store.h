@@ -24,6 +24,9 @@ struct LimiterStats {
   int64_t written_off = 0;  // units of charges that would have made a key owe too much
 };
 
+// Whether `op` of a reservation of `limit` can be made; the error says why not.
+absl::Status Reservable(const Store& store, const Limit& limit, Op op);
+
 // Makes calls at an instant of the clock. If a state lies too far ahead of that instant, the clock
 // is read again and the call is made a second time, at a confirmed moment (see Moment).
 // Thread-safe.
@@ -68,6 +71,12 @@ class TimedStore {
   template <typename Finish, typename Done>
   std::optional<Decision> Submit(Op op, absl::Span<const Charge> plan, const Decision* hit,
                                  Outcomes* outcomes, Finish finish, Done done) const;
+
+  // Makes a call of a reservation; see Store::CallReserved(). Returns the answer if there is no
+  // need to wait, and else calls `done` later, after `reservation` was changed.
+  std::optional<Decision> SubmitReserved(Op op, absl::Span<const Charge> plan,
+                                         std::shared_ptr<Reservation> reservation,
+                                         Store::Done done) const;
 
   // Has the leases that `hit` took end a period from now, see Store::Extend(). Returns the decision
   // that identifies them from now on; none if the store did not answer.

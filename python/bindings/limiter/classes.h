@@ -20,6 +20,7 @@ void RegisterPlan(pybind11::module_& m);
 void RegisterQuotas(pybind11::module_& m);
 void RegisterRedisStore(pybind11::module_& m);
 void RegisterReplay(pybind11::module_& m);
+void RegisterReservations(pybind11::module_& m);
 void RegisterRuleLimiter(pybind11::module_& m);
 void RegisterRuleSet(pybind11::module_& m);
 void RegisterShmStore(pybind11::module_& m);

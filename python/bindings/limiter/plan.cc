@@ -16,6 +16,7 @@
 #include "limiter/functions.h"
 #include "limiter/gil.h"
 #include "limiter/limiter.h"
+#include "limiter/reservations.h"
 
 namespace tidegate::python {
 namespace {
@@ -62,6 +63,22 @@ class PyPlan {
       return plan_->Submit(op, call.keys, call.costs, each.get(), std::move(done));
     };
     return BeginOn(loop, channel, self, first_->store(), op, each, submit);
+  }
+
+  py::object Reserved(const py::object& self, int op_number, const py::object& keys,
+                      const py::object& costs, const std::shared_ptr<Reservation>& reservation,
+                      const py::object& loop, const py::object& channel) {
+    const auto op = static_cast<Op>(op_number);
+    Call call(*this, keys, py::none());
+    const py::tuple amounts = Call::Items(costs, "costs");
+    Call::Expect(plan_->size(), amounts.size(), "costs");
+    for (size_t i = 0; i < amounts.size(); ++i) call.costs[i] = ReservedUnits(op, amounts[i]);
+    for (const py::handle limiter : owners_) {
+      ExpectReservable(first_->store(), LimiterOf(limiter.ptr())->limits(), op);
+    }
+    return CallReserved(self, first_->store(), op, loop, channel, [&](Store::Done done) {
+      return plan_->SubmitReserved(op, call.keys, call.costs, reservation, std::move(done));
+    });
   }
 
   int Traverse(visitproc visit, void* arg) const {
@@ -126,6 +143,15 @@ void RegisterPlan(py::module_& m) {
       .def("hit", &PyPlan::Hit, py::arg("keys"), py::arg("costs") = py::none(),
            py::arg("outcomes") = false)
       .def("charge", &PyPlan::ChargeInFull, py::arg("keys"), py::arg("costs"))
+      .def(
+          "_reserved",
+          [](const py::object& self, int op, const py::object& keys, const py::object& costs,
+             const std::shared_ptr<Reservation>& reservation, const py::object& loop,
+             const py::object& channel) {
+            return self.cast<PyPlan&>().Reserved(self, op, keys, costs, reservation, loop, channel);
+          },
+          py::arg("op"), py::arg("whose"), py::arg("units"), py::arg("reservation"),
+          py::arg("loop") = py::none(), py::arg("channel") = py::none())
       .def(
           "_begin",
           [](const py::object& self, int op, const py::object& keys, const py::object& costs,

@@ -20,6 +20,7 @@
 #include "limiter/gil.h"
 #include "limiter/limiter.h"
 #include "limiter/quotas.h"
+#include "limiter/reservations.h"
 #include "rules/rule_limiter.h"
 #include "server/capsules.h"
 
@@ -369,6 +370,31 @@ py::object Begin(const py::object& self, int op_number, const py::dict& attribut
   return BeginOn(loop, channel, bound, limiter.store().store(), op, outcomes, submit);
 }
 
+// A call of a reservation, by the rules that decided `decision`, or those in force. Without units
+// all is given back.
+py::object Reserved(const py::object& self, int op_number, const py::dict& attributes,
+                    const py::object& units, const std::shared_ptr<Reservation>& reservation,
+                    const py::object& decision, const py::object& loop, const py::object& channel) {
+  const PyRuleLimiter& owner = Checked(self.ptr());
+  const auto op = static_cast<Op>(op_number);
+  const py::object bound = RulesOf(owner, decision);
+  const RuleLimiter& limiter = bound.cast<BoundRules&>().limiter();
+  Asked asked(bound.cast<BoundRules&>());
+  asked.ReadAll(attributes);
+  std::optional<int64_t> cost;
+  if (!units.is_none()) cost = ReservedUnits(op, units);
+  absl::Status status;  // it cannot be thrown where the GIL is released
+  const auto submit = [&](Store::Done done) -> std::optional<Decision> {
+    auto begun = limiter.SubmitReserved(op, asked.request(), cost, reservation, std::move(done));
+    if (begun.ok()) return *std::move(begun);
+    status = begun.status();
+    return Decision();
+  };
+  py::object answer = CallReserved(bound, limiter.store().store(), op, loop, channel, submit);
+  ThrowUnlessOk(status);
+  return answer;
+}
+
 // What the request's keys have of the quotas that apply to it: the name and the count of each
 // quota, and its TupleOf().
 py::list Quotas(const py::object& self, const py::dict& attributes) {
@@ -505,6 +531,8 @@ void RegisterRuleLimiter(py::module_& m) {
       .def("_bring_forward", &BringForward, py::arg("attributes"))
       .def("_begin", &Begin, py::arg("op"), py::arg("attributes"), py::arg("decision"),
            py::arg("loop"), py::arg("channel"))
+      .def("_call_reserved", &Reserved, py::arg("op"), py::arg("attributes"), py::arg("units"),
+           py::arg("reservation"), py::arg("decision"), py::arg("loop"), py::arg("channel"))
       .def("_explain", &Explain, py::arg("attributes"))
       .def("_quotas", &Quotas, py::arg("attributes"))
       .def("_top_up", &TopUp, py::arg("attributes"), py::arg("quota"), py::arg("units"),

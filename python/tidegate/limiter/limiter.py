@@ -13,6 +13,7 @@ from tidegate.limiter.base import BaseLimiter
 from tidegate.limiter.clock import ManualClock, extender_by
 from tidegate.limiter.debt import WriteOffs
 from tidegate.limiter.limit import as_limits, distinct
+from tidegate.limiter.reservation import ReservesByKey
 from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.limiter.storage.hints import OF_LIMITERS
 from tidegate.limiter.waiting.leases import of_process
@@ -49,7 +50,7 @@ _LONGEST_SLEEP = 3600.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
 
 
-class KeyLimiter(_core.Limiter, BaseLimiter):
+class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
     """What a Limiter does. It is a class apart for mypy, which reads __init__() of a class with a
     __new__() too, and so would take Limiter(rules=...) for a Limiter."""
 

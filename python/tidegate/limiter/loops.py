@@ -203,6 +203,18 @@ async def run_plan(
     return answer if type(answer) is _core.Decision else await answer
 
 
+async def run_reserved(
+    owner: Any, op: int, whose: Any, units: Any, reservation: _core.Reservation
+) -> Any:
+    """Like run(), for a call of a reservation."""
+    loop = running_loop()
+    channel = _channel_of(loop)
+    if channel is None:
+        return await loop.run_in_executor(None, owner._reserved, op, whose, units, reservation)
+    answer = owner._reserved(op, whose, units, reservation, loop, channel)
+    return answer if type(answer) is _core.Decision else await answer
+
+
 async def run_rules(
     limiter: _core.RuleLimiter,
     op: int,

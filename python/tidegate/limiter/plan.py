@@ -6,6 +6,8 @@ from tidegate import _core
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.debt import WriteOffs
 from tidegate.limiter.limiter import Limiter
+from tidegate.limiter.reservation import Reserves, Reserving
+from tidegate.limiter.reservation_token import identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,13 +15,14 @@ if TYPE_CHECKING:
     from typing import Union
 
     from tidegate._core import Decision
+    from tidegate.limiter.reservation import OnExit, Reservation
 
     Key = Union[str, bytes]
 
 __all__ = ["Plan"]
 
 
-class Plan(_core.Plan):
+class Plan(_core.Plan, Reserves):
     """Several limiters that one request must pass, each with a key and a cost of its own.
 
     ::
@@ -135,6 +138,29 @@ class Plan(_core.Plan):
         for limiter, key, cost, part in self._each(keys, costs, decision):
             await limiter.refund_async(key, cost, decision=part)
 
+    def reserve(
+        self,
+        keys: Sequence[Key],
+        estimates: Sequence[int],
+        ttl: float = 60.0,
+        on_exit: OnExit = "release",
+    ) -> Reservation:
+        """Charges each limiter its estimate under its key, or none of them; see Limiter.reserve().
+
+        The costs of `commit()` and `extend()` are then lists with one for each limiter.
+        """
+        return self._reserve(keys, estimates, ttl, on_exit)
+
+    def reserve_async(
+        self,
+        keys: Sequence[Key],
+        estimates: Sequence[int],
+        ttl: float = 60.0,
+        on_exit: OnExit = "release",
+    ) -> Reserving:
+        """Like reserve(), without blocking the event loop: for ``await``, or ``async with``."""
+        return Reserving(self._opened(keys, ttl, on_exit), estimates)
+
     def binding(self, decision: Decision) -> int:
         """The index of the limiter whose limit binds in `decision`.
 
@@ -150,6 +176,43 @@ class Plan(_core.Plan):
 
     def __repr__(self) -> str:
         return f"Plan({list(self._limiters)!r})"
+
+    def _keys_of(self, whose: Sequence[Key]) -> Sequence[Key]:
+        return whose
+
+    def _whose_of(self, keys: list[bytes]) -> list[bytes]:
+        return keys
+
+    def _correct(
+        self,
+        whose: Sequence[Key],
+        units: Sequence[int],
+        actual: Sequence[int],
+        decision: Decision,
+        counts: bool,
+    ) -> None:
+        first = 0
+        for limiter, key, before, after in zip(self._limiters, whose, units, actual):
+            limiter._correct(key, before, after, decision._from_limit(first), counts)
+            first += len(limiter.limits)
+
+    def _units_of_release(self) -> list[int]:
+        return [0] * len(self._limiters)
+
+    def _identity(self) -> bytes:
+        names = ["\0".join(limiter._names()) for limiter in self._limiters]
+        return identity("plan", names)
+
+    def _after_settling(
+        self, whose: Sequence[Key], units: Sequence[int], decision: Decision
+    ) -> None:
+        self._write_offs.seen(decision, min(units))
+        for limiter, key in zip(self._limiters, whose):
+            limiter._room.wake_first(key)
+
+    @property
+    def _may_wait(self) -> bool:
+        return self._loops is not None
 
     def _each(
         self, keys: Sequence[Key], costs: Sequence[int] | None, decision: Decision | None

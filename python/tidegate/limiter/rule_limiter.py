@@ -11,6 +11,8 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.base import BaseLimiter
 from tidegate.limiter.clock import extender_by
 from tidegate.limiter.debt import WriteOffs
+from tidegate.limiter.reservation import Reserves, Reserving
+from tidegate.limiter.reservation_token import identity
 from tidegate.limiter.storage.arguments import explains_arguments
 
 TYPE_CHECKING = False
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from tidegate._core import Decision, Limit
     from tidegate.limiter.clock import ClockLike
     from tidegate.limiter.quotas.status import QuotaStatus
+    from tidegate.limiter.reservation import OnExit, Reservation
     from tidegate.limiter.storage.options import StorageLike, StorageOptions
     from tidegate.rules.rule_set import RuleSet
     from tidegate.rules.source import RuleSource
@@ -54,7 +57,7 @@ log = logging.getLogger("tidegate")
 _MOST_NOTED = 1000
 
 
-class RuleLimiter(_core.RuleLimiter, BaseLimiter):
+class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
     """Decides about requests by a set of rules: what ``Limiter(rules=...)`` makes.
 
         limiter = Limiter(rules=RuleSet.load("rules.yaml"), storage="redis://localhost")
@@ -175,6 +178,34 @@ class RuleLimiter(_core.RuleLimiter, BaseLimiter):
         decision: Decision = await self._await(_core.CHARGE, cost, self._with_tier(attributes))
         return self._write_offs.seen(decision, cost)
 
+    def reserve(
+        self,
+        *,
+        cost: int,
+        ttl: float = 60.0,
+        on_exit: OnExit = "release",
+        **attributes: Attribute,
+    ) -> Reservation:
+        """Charges the estimate `cost` for such a request like check(); see Limiter.reserve().
+
+        Rules that count requests count it, whatever is committed, unless it is released. Load does
+        not make it cost more. It is settled by the rules that it was made by, but a token only
+        while the rules are as they were.
+        """
+        return self._reserve(_Reserved(self._with_tier(attributes)), cost, ttl, on_exit)
+
+    def reserve_async(
+        self,
+        *,
+        cost: int,
+        ttl: float = 60.0,
+        on_exit: OnExit = "release",
+        **attributes: Attribute,
+    ) -> Reserving:
+        """Like reserve(), without blocking the event loop: for ``await``, or ``async with``."""
+        whose = _Reserved(self._with_tier(attributes))
+        return Reserving(self._opened(whose, ttl, on_exit), cost)
+
     def refund(
         self,
         *,
@@ -224,19 +255,29 @@ class RuleLimiter(_core.RuleLimiter, BaseLimiter):
         await self._await(_core.REFUND, cost, self._with_tier(attributes), decision)
         return None
 
-    def release(self, decision: Decision, *, cost: int = 1, **attributes: Attribute) -> None:
+    def release(  # type: ignore[override]  # also takes a decision
+        self, decision: Decision | str, *, cost: int = 1, **attributes: Attribute
+    ) -> None:
         """Gives back the places of concurrency limits that check() with the same arguments took.
+
+        Or, with a token alone, what the reservation of that token has charged.
 
         `decision` is that of the check; the request is over, and what it was charged by other
         limits stays. Without a release a place is free when its lease ends, which is the limit's
         period. Possible too after close(). Middleware calls it at the end of each response.
         """
+        if isinstance(decision, str):
+            super().release(decision)
+            return
         self._release({"cost": cost, **self._with_tier(attributes)}, decision)
 
-    async def release_async(
-        self, decision: Decision, *, cost: int = 1, **attributes: Attribute
+    async def release_async(  # type: ignore[override]
+        self, decision: Decision | str, *, cost: int = 1, **attributes: Attribute
     ) -> None:
         """Like release(), without blocking the event loop."""
+        if isinstance(decision, str):
+            await super().release_async(decision)
+            return None
         if not self._storage.blocks:
             return self.release(decision, cost=cost, **attributes)
         await self._await(_core.RELEASE, cost, self._with_tier(attributes), decision)
@@ -402,6 +443,52 @@ class RuleLimiter(_core.RuleLimiter, BaseLimiter):
     def _peek_in_python(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
         return self._peek(cost=cost, **self._with_tier(attributes))
 
+    def _reserved(
+        self,
+        op: int,
+        whose: _Reserved,
+        units: int | None,
+        reservation: _core.Reservation,
+        loop: Any = None,
+        channel: Any = None,
+    ) -> Any:
+        return self._call_reserved(
+            op, whose.attributes, units, reservation, whose.decision, loop, channel
+        )
+
+    def _has_reserved(self, whose: _Reserved, decision: Decision) -> None:
+        whose.decision = decision
+        self._record(decision, whose.attributes)
+
+    def _keys_of(self, whose: _Reserved) -> list[str | bytes]:
+        given = {name: value for name, value in whose.attributes.items() if value is not None}
+        return [each for item in given.items() for each in item]
+
+    def _whose_of(self, keys: list[bytes]) -> _Reserved:
+        names = [name.decode("utf-8", "surrogatepass") for name in keys[::2]]
+        return _Reserved(dict(zip(names, keys[1::2])))
+
+    def _correct(
+        self, whose: _Reserved, units: int, actual: int | None, decision: Decision, counts: bool
+    ) -> None:
+        if actual is None and counts:
+            self.refund(cost=units, decision=decision, **whose.attributes)
+        elif actual is not None and actual > units:
+            self.charge(cost=actual - units, **whose.attributes)
+
+    def _units_of_release(self) -> None:
+        return None
+
+    def _identity(self) -> bytes:
+        return identity("rules", [self._prefix, self._rules.digest])
+
+    def _after_settling(self, whose: _Reserved, units: int | None, decision: Decision) -> None:
+        self._write_offs.seen(decision, units or 0)
+
+    @property
+    def _may_wait(self) -> bool:
+        return self._storage.blocks
+
     async def _await(
         self,
         op: int,
@@ -416,6 +503,19 @@ class RuleLimiter(_core.RuleLimiter, BaseLimiter):
 
 # Inherited, they would take a detour with each call.
 RuleLimiter._add_fast_methods(RuleLimiter)
+
+
+class _Reserved:
+    """A request whose cost is reserved, and the decision of the rules that did."""
+
+    __slots__ = ("attributes", "decision")
+
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self.attributes = attributes
+        self.decision: Decision | None = None
+
+    def __repr__(self) -> str:
+        return repr(self.attributes)
 
 
 class RuleStats:

@@ -105,6 +105,8 @@ void AppendQuota(Words* words, const Request& request, const Charge& charge) {
   words->Add(TermsFor(*limit.quota(), now_ns / kSecond));
 }
 
+}  // namespace
+
 void AppendLimit(Words* words, const Request& request, const Charge& charge) {
   const Limit& limit = charge.limit->limit;
   const size_t part = PartOf(limit);
@@ -162,6 +164,8 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
   if (part == 3) words->AddInstant(request.admitted_ns);
   if (IsOfUsed(request)) words->Add(debt);
 }
+
+namespace {
 
 CellState CellOf(const Limit& limit, const std::array<int64_t, 8>& state) {
   CellState cell{static_cast<uint64_t>(state[0] * kSecond + state[1]),
@@ -273,30 +277,34 @@ Decision FullLater(const Charge& charge, const CellState& state, int64_t now_ns)
 
 }  // namespace
 
-Scripts::Scripts() {
-  for (size_t set = 1; set < scripts_.size(); ++set) {
-    std::string& text = scripts_[set].text;
-    std::string names = "local algorithms = {";
-    text = absl::StrCat(Constant("TOLERANCE", kClockToleranceNs), Absl(lua::arithmetic),
-                        Absl(lua::value));
-    // A script runs its definitions at each call, so it has no more than it needs.
-    constexpr size_t kWindows = 1 << 1 | 1 << 2;
-    constexpr size_t kOfPeriods = kWindows | 1 << 3;
-    if ((set & 1) != 0) text += lua::slots;
-    if ((set & kWindows) != 0) text += lua::floor_to;
-    if ((set & kOfPeriods) != 0) text += lua::debt;
-    for (size_t i = 0; i < kParts.size(); ++i) {
-      if ((set >> i & 1) == 0) continue;
-      text += kParts[i].text;
-      for (const std::string_view piece :
-           {kParts[i].name, std::string_view(" = "), kParts[i].name, std::string_view(", ")}) {
-        names += piece;
-      }
+Scripts::Script Scripts::ScriptOf(size_t set, std::string_view tail) {
+  Script script;
+  std::string& text = script.text;
+  std::string names = "local algorithms = {";
+  text = absl::StrCat(Constant("TOLERANCE", kClockToleranceNs), Absl(lua::arithmetic),
+                      Absl(lua::value));
+  // A script runs its definitions at each call, so it has no more than it needs.
+  constexpr size_t kWindows = 1 << 1 | 1 << 2;
+  constexpr size_t kOfPeriods = kWindows | 1 << 3;
+  if ((set & 1) != 0) text += lua::slots;
+  if ((set & kWindows) != 0) text += lua::floor_to;
+  if ((set & kOfPeriods) != 0) text += lua::debt;
+  for (size_t i = 0; i < kParts.size(); ++i) {
+    if ((set >> i & 1) == 0) continue;
+    text += kParts[i].text;
+    for (const std::string_view piece :
+         {kParts[i].name, std::string_view(" = "), kParts[i].name, std::string_view(", ")}) {
+      names += piece;
     }
-    text += names + "}\n";
-    text += lua::plan;
-    scripts_[set].digest = Sha1InHex(text);
   }
+  text += names + "}\n";
+  text += tail;
+  script.digest = Sha1InHex(text);
+  return script;
+}
+
+Scripts::Scripts() {
+  for (size_t set = 1; set < scripts_.size(); ++set) scripts_[set] = ScriptOf(set, lua::plan);
   const std::string tolerance = Constant("TOLERANCE_US", kClockToleranceNs / kMicrosecond);
   bucket_hits_.text = absl::StrCat(tolerance, Absl(lua::bucket_hits));
   fixed_hits_.text = absl::StrCat(tolerance, Absl(lua::fixed_hits));
@@ -329,6 +337,7 @@ std::string Scripts::Command(const Request& request, Form form, bool by_text) co
   }
   size_t set = 0;
   for (const Charge& charge : request.plan) set |= size_t{1} << PartOf(charge.limit->limit);
+  if (request.reservation != nullptr) return ReservedCommand(request, set, by_text);
   Words words;
   words.Add(by_text ? "EVAL" : "EVALSHA");
   words.Add(by_text ? scripts_[set].text : scripts_[set].digest);
@@ -469,8 +478,8 @@ absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& re
 absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request& request) {
   const absl::Span<const Charge> plan = request.plan;
   const bool of_used = IsOfUsed(request);
-  const bool of_lease = IsLease(request);
-  size_t expected = of_used || of_lease ? 3 + plan.size() : 3;
+  const size_t more = request.reservation != nullptr ? 3 : of_used || IsLease(request) ? 1 : 0;
+  size_t expected = 3 + more * plan.size();
   for (const Charge& charge : plan) expected += StateSize(charge.limit->limit);
   if (reply.type != REDIS_REPLY_ARRAY || reply.elements != expected) return ForeignReply();
   if (absl::Status status = CheckTypes(reply, plan); !status.ok()) return status;
@@ -510,7 +519,7 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request
     }
     at += size;
   }
-  if (of_lease) {
+  if (IsLease(request)) {
     answer.granted = number(at);
     if (answer.granted > request.asking->question.want) return ForeignValue();
   }
@@ -521,6 +530,10 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request
     const int64_t most = limit.quota() == nullptr ? limit.capacity() + debt : plan[i].cost;
     if (units > std::min(plan[i].cost, most)) return ForeignValue();
     answer.charged.push_back(units);
+  }
+  for (size_t i = 0; request.reservation != nullptr && i < plan.size(); ++i, at += 3) {
+    if (number(at) > static_cast<int64_t>(Found::kOther)) return ForeignReply();
+    answer.records.push_back({static_cast<Found>(number(at)), number(at + 1), number(at + 2)});
   }
   return answer;
 }
@@ -579,19 +592,9 @@ std::optional<CellState> Scripts::Steppable(const Charge& charge, const Answer& 
 
 Decision Scripts::StepLater(const Charge& charge, const CellState& state, int64_t now_ns) {
   const Limit& limit = charge.limit->limit;
+  if (!HasCell(limit.algorithm())) return FullLater(charge, state, now_ns);
   CellState ignored;
-  return HasCell(limit.algorithm()) ? Step(limit, state, now_ns, charge.cost, &ignored)
-                                    : FullLater(charge, state, now_ns);
-}
-
-std::string Scripts::ProbeCommand(const Charge& charge, int64_t number) {
-  return Format({"EVAL", std::string(lua::probe), "1",
-                 absl::StrCat(RedisKey(*charge.limit, charge.key), ":probe"),
-                 absl::StrCat(number)});
-}
-
-absl::Status Scripts::ParseProbe(const redisReply& reply, int64_t number) {
-  return IsInteger(reply) && reply.integer == number ? absl::OkStatus() : ForeignReply();
+  return Step(limit, state, now_ns, charge.cost, &ignored);
 }
 
 }  // namespace tidegate::redis

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/base/call_once.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "redis/protocol/words.h"
@@ -23,7 +24,7 @@ struct Asking;
 
 namespace tidegate::redis {
 
-// The reply of lua/plan.lua.
+// The reply of lua/plan.lua, and of lua/reserve.lua.
 struct Answer {
   bool allowed = false;
   int64_t now_ns = 0;
@@ -35,6 +36,13 @@ struct Answer {
   std::vector<int64_t> charged;
   // For `lease` the units that it granted; else 0.
   int64_t granted = 0;
+  // For each limit what lua/reserve.lua found; else empty.
+  struct Record {
+    Found found;
+    int64_t units;
+    int64_t charged;
+  };
+  std::vector<Record> records;
 };
 
 struct Request {
@@ -51,7 +59,12 @@ struct Request {
   // What a hit of one bucket asks beside its cost: it becomes a `lease` if that is anything.
   const leases::Asking* asking = nullptr;
   bool keeps_leases = false;  // a reset keeps the units of buckets that nodes hold
+  // For the calls of a reservation, whose parts are those of `plan`.
+  const Reservation* reservation = nullptr;
 };
+
+// The name of a limit's algorithm in the scripts, and its arguments for a request.
+void AppendLimit(Words* words, const Request& request, const Charge& charge);
 
 // The script that applies a request.
 enum class Form : uint8_t {
@@ -117,8 +130,15 @@ class Scripts {
     std::string digest;
   };
   static absl::StatusOr<Answer> ParseFull(const redisReply& reply, const Request& request);
+  // The script of a set of algorithms that ends in `tail`.
+  static Script ScriptOf(size_t set, std::string_view tail);
+  // Defined in reservations.cc.
+  std::string ReservedCommand(const Request& request, size_t set, bool by_text) const;
 
   std::array<Script, 32> scripts_;  // by the set of algorithms in them
+  // The same for reservations, made when the first of a set is.
+  mutable std::array<absl::once_flag, 32> once_reserve_;
+  mutable std::array<Script, 32> reserve_;
   Script bucket_hits_;
   Script fixed_hits_;
   Script bucket_plan_;

@@ -183,8 +183,9 @@ Fingerprint RedisStore::KeyOf(const Charge& charge) const {
 redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                                       const Moment& moment, const leases::Asking* asking) const {
   // Both operations that charge what has been used are one of the scripts, with other bounds.
-  static constexpr std::string_view kNames[] = {"hit",    "peek",   "refund", "release", "reset",
-                                                "charge", "extend", "forget", "charge"};
+  static constexpr std::string_view kNames[] = {"hit",    "peek",    "refund", "release",
+                                                "reset",  "charge",  "extend", "forget",
+                                                "charge", "reserve", "settle", "raise"};
   redis::Request request;
   request.op = kNames[static_cast<size_t>(op)];
   request.plan = plan;

@@ -1,0 +1,181 @@
+// The calls of limiters and plans on reservations.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tidegate/limiter.h"
+#include "tidegate/plan.h"
+#include "tidegate/rule_limiter.h"
+
+namespace tidegate {
+
+namespace {
+
+// Calls `submit` with a function that passes the answer on through `finish`, as the answer that is
+// there at once is.
+template <typename Finish, typename Submit>
+std::optional<Decision> Finished(Finish finish, Store::Done done, Submit submit) {
+  const std::optional<Decision> early =
+      submit([finish, done = std::move(done)](const Decision& late) { done(finish(late)); });
+  if (!early.has_value()) return std::nullopt;
+  return finish(*early);
+}
+
+// The units that settling did not charge, since a key owes the most that it may.
+int64_t WrittenOff(const Reservation& reservation, const Decision& decision, int64_t least) {
+  const auto settled = [](const Reservation::Part& part) { return part.found == Found::kOpen; };
+  const bool any = std::any_of(reservation.parts.begin(), reservation.parts.end(), settled);
+  return any ? std::max<int64_t>(0, least - decision.charged) : 0;
+}
+
+// What limits in shadow have done, as outcomes: those without room have reserved nothing.
+// `limit_of` is a function of the number of a part.
+template <typename LimitOf>
+Outcomes OutcomesOf(const Reservation& reservation, const Decision& decision, LimitOf limit_of) {
+  Outcomes outcomes;
+  for (size_t i = 0; decision.allowed && i < reservation.parts.size(); ++i) {
+    Decision& each = outcomes.emplace_back(decision);
+    each.limit = &limit_of(i);
+    each.allowed = reservation.parts[i].units != Reservation::kNone || decision.degraded;
+  }
+  return outcomes;
+}
+
+}  // namespace
+
+absl::Status Reservable(const Store& store, const Limit& limit, Op op) {
+  if (absl::Status status = store.KeepsReservations(limit); !status.ok()) return status;
+  const auto refused = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("a reservation of ", limit.ToString(), why));
+  };
+  if (limit.algorithm() == Algorithm::kConcurrency) {
+    return refused(
+        " was requested, whose places are given back by slots; expected limits of other "
+        "algorithms than concurrency");
+  }
+  if (op == Op::kRaise && limit.algorithm() == Algorithm::kSlidingLog) {
+    return refused(
+        " was to be raised, which remembers each charge by its instant; expected an algorithm "
+        "other than sliding-log");
+  }
+  return absl::OkStatus();
+}
+
+std::optional<Decision> Limiter::SubmitReserved(Op op, std::string_view key, int64_t cost,
+                                                std::shared_ptr<Reservation> reservation,
+                                                Store::Done done) {
+  const auto finish = [this, op, cost, reservation](const Decision& decision) {
+    if (op == Op::kReserve) {
+      Count(decision, decision.rule);
+      if (has_shadow_) {
+        CountShadow(OutcomesOf(*reservation, decision,
+                               [&](size_t i) -> const Limit& { return limits_[i].limit; }));
+      }
+    }
+    if (op == Op::kSettle) {
+      written_off_.fetch_add(WrittenOff(*reservation, decision, cost), std::memory_order_relaxed);
+    }
+    return decision;
+  };
+  return Finished(finish, std::move(done), [&](Store::Done then) {
+    return store_.SubmitReserved(op, PlanFor(key, cost), reservation, std::move(then));
+  });
+}
+
+std::optional<Decision> Plan::SubmitReserved(Op op, Keys keys, Costs costs,
+                                             std::shared_ptr<Reservation> reservation,
+                                             Store::Done done) {
+  const Charged charged = For(keys, costs);
+  const auto less = [](const Charge& a, const Charge& b) { return a.cost < b.cost; };
+  const int64_t least =
+      std::min_element(charged.charges.begin(), charged.charges.end(), less)->cost;
+  const auto finish = [this, op, least, charge_of = charged.charge_of,
+                       reservation](const Decision& decision) {
+    if (op == Op::kReserve) return Finish(decision, charge_of, nullptr);
+    if (op == Op::kSettle) {
+      limiters_[0]->written_off_.fetch_add(WrittenOff(*reservation, decision, least),
+                                           std::memory_order_relaxed);
+    }
+    Decision answer = decision;
+    answer.rule = static_cast<uint16_t>(
+        std::find(charge_of.begin(), charge_of.end(), decision.rule) - charge_of.begin());
+    return answer;
+  };
+  return Finished(finish, std::move(done), [&](Store::Done then) {
+    return store_.SubmitReserved(op, charged.charges, reservation, std::move(then));
+  });
+}
+
+absl::StatusOr<std::optional<Decision>> RuleLimiter::SubmitReserved(
+    Op op, const Request& request, std::optional<int64_t> cost,
+    std::shared_ptr<Reservation> reservation, Store::Done done) const {
+  Charged charged;
+  const int64_t at_ns = op == Op::kReserve ? store_->NowNs() : reservation->admitted_ns;
+  Charges(request, cost.value_or(0), 1, at_ns, Load::kNone, &charged);
+  const auto is_one = [&](size_t i) { return rules_->rules()[charged.rules[i]].counts_requests; };
+  for (size_t i = 0; i < charged.charges.size(); ++i) {
+    if (!cost.has_value()) charged.charges[i].cost = 0;
+    if (op == Op::kSettle) continue;
+    const Limit& limit = charged.charges[i].limit->limit;
+    if (absl::Status status = Reservable(store_->store(), limit, op); !status.ok()) return status;
+  }
+  if (charged.charges.empty()) {
+    Decision decision = WithoutCharges(charged);
+    if (op == Op::kReserve) Count(charged, decision, nullptr);
+    if (op == Op::kSettle) decision.SetCharged(0);
+    return decision;
+  }
+  if (op != Op::kReserve && reservation->parts.size() != charged.charges.size()) {
+    reservation->parts.assign(charged.charges.size(), {Reservation::kNone});
+  }
+  // Nothing is added to rules that count requests: to the store they are no parts of the call.
+  absl::InlinedVector<size_t, 6> kept;
+  absl::InlinedVector<Charge, 6> charges;
+  const auto some = std::make_shared<Reservation>(*reservation);
+  some->parts.clear();
+  for (size_t i = 0; i < charged.charges.size(); ++i) {
+    if (op == Op::kRaise && is_one(i)) continue;
+    kept.push_back(i);
+    charges.push_back(charged.charges[i]);
+    if (op != Op::kReserve) some->parts.push_back(reservation->parts[i]);
+  }
+  if (charges.empty()) {
+    for (Reservation::Part& part : reservation->parts) part.found = Found::kOpen;
+    return WithoutCharges(charged);
+  }
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const Charge& charge : charges) least = std::min(least, charge.cost);
+  const auto limit_of = [bound = [&] {
+    absl::InlinedVector<const Limit*, 6> limits;
+    for (const Charge& charge : charges) limits.push_back(&charge.limit->limit);
+    return limits;
+  }()](size_t i) -> const Limit& { return *bound[i]; };
+  const auto finish = [this, op, least, kept, some, reservation, limit_of,
+                       rules = charged.rules](Decision decision) {
+    if (op == Op::kReserve) {
+      reservation->parts = some->parts;
+      reservation->admitted_ns = some->admitted_ns;
+      Outcomes outcomes;
+      if (has_shadow_) outcomes = OutcomesOf(*some, decision, limit_of);
+      CountFor(rules, decision, &outcomes);
+    } else {
+      for (Reservation::Part& part : reservation->parts) {
+        part.found = Found::kOpen;
+        part.found_units = part.units;
+      }
+      for (size_t i = 0; i < kept.size(); ++i) reservation->parts[kept[i]] = some->parts[i];
+      if (op == Op::kSettle) {
+        total_->written_off.fetch_add(WrittenOff(*some, decision, least),
+                                      std::memory_order_relaxed);
+      }
+      decision.rule = static_cast<uint16_t>(kept[decision.rule]);
+    }
+    return decision;
+  };
+  return Finished(finish, std::move(done), [&](Store::Done then) {
+    return store_->SubmitReserved(op, charges, some, std::move(then));
+  });
+}
+
+}  // namespace tidegate

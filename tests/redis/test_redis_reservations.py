@@ -1,0 +1,364 @@
+"""Reservations in Redis: settled exactly once, whatever replies, processes and servers do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import processes
+import pytest
+import tidegate as tg
+from polling import eventually
+from proxy import Proxy
+from redis_server import PATIENT, RedisServer
+from reservation_model import COUNT, LIMITS, PERIOD, Interleavings
+
+# So long that no unit comes back during a test.
+LONG = "1000000000/36500 days"
+
+
+def ask(server: RedisServer, *words: str) -> Any:
+    """The reply to a command."""
+    store: Any = tg.Limiter(LONG, storage=server.uri(PATIENT)).storage
+    return store.command(words, timeout=20)
+
+
+def records(server: RedisServer) -> list[str]:
+    """The keys of the records of reservations."""
+    return [key for key in ask(server, "KEYS", "*") if re.search(":[0-9a-f]{32}$", key)]
+
+
+def let_pass(server: RedisServer, seconds: float) -> None:
+    """Makes records as old as if that time had passed."""
+    for key in records(server):
+        left = int(ask(server, "PTTL", key)) - round(seconds * 1000)
+        if left <= 0:
+            ask(server, "DEL", key)
+        else:
+            ask(server, "PEXPIRE", key, str(left))
+
+
+def settled(reservation: tg.Reservation, actual: int) -> tg.Decision:
+    """The decision of a commit that is made until there is a connection again."""
+    decisions: list[tg.Decision] = []
+
+    def commit() -> bool:
+        decisions.append(reservation.commit(actual))
+        return not decisions[-1].degraded
+
+    eventually(commit)
+    return decisions[-1]
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: f"{limit.algorithm} {limit.id}")
+def test_no_unit_is_lost_or_charged_twice_in_any_order(
+    server: RedisServer, limit: tg.Limit
+) -> None:
+    for seed in range(5):
+        limiters = [tg.Limiter(limit, storage=server.uri(PATIENT)) for _ in range(2)]
+        Interleavings(limiters, lambda seconds: let_pass(server, seconds), seed).run(60)
+        assert limiters[0].stats().degraded == 0
+
+
+@pytest.mark.parametrize("algorithm", ["token-bucket", "fixed-window", "sliding-window"])
+@pytest.mark.parametrize("limit_id", [None, "kept"])
+def test_decisions_are_those_of_memory(
+    server: RedisServer, algorithm: str, limit_id: str | None
+) -> None:
+    clock = tg.ManualClock(1_700_000_000 * 10**9 + 123)
+    limit = tg.Limit("700/minute", algorithm=algorithm, id=limit_id)
+    given = f"{PATIENT}&clock=client&ttl_margin=6000000"
+    limiters = [
+        tg.Limiter(limit, storage=storage, clock=clock)
+        for storage in (server.uri(given), "memory://")
+    ]
+    rng = random.Random(1)
+    for number in range(60):
+        estimate, actual = rng.randint(1, 300), rng.randint(0, 700)
+        pair = [limiter.reserve("k", estimate) for limiter in limiters]
+        assert pair[0].decision == pair[1].decision, number
+        clock.advance(rng.choice([0, 1, 13]))
+        assert limiters[0].hit("k", 7) == limiters[1].hit("k", 7), number
+        if pair[0]:
+            extended = [each.extend(5) for each in pair]
+            assert extended[0] == extended[1], number
+            clock.advance(rng.choice([0, 2.5, 41]))
+            settled = [each.commit(actual) for each in pair]
+            assert settled[0] == settled[1], number
+            assert settled[0].debt == settled[1].debt
+            assert settled[0].charged == settled[1].charged
+        clock.advance(rng.choice([0, 30]))
+
+
+def test_each_call_is_one_command_and_a_record_lives_as_long_as_it_must(
+    server: RedisServer,
+) -> None:
+    limiter = tg.Limiter(["100/hour", "1000/day"], storage=server.uri(PATIENT))
+    reservation = limiter.reserve("k", 10, ttl=3600)  # sends the script
+    for call in (
+        lambda: limiter.reserve("k", 10, ttl=3600),
+        lambda: reservation.extend(1),
+        lambda: reservation.commit(30),
+        lambda: reservation.commit(30),
+    ):
+        before = server.calls()["evalsha"]
+        call()
+        assert server.calls()["evalsha"] == before + 1
+    for key in records(server):
+        if ask(server, "GET", key).startswith("s"):
+            assert 0 < int(ask(server, "PTTL", key)) <= 60_000
+        else:
+            assert 3_000_000 < int(ask(server, "PTTL", key)) <= 3_600_000
+    assert len(records(server)) == 4
+
+
+def test_a_key_without_a_reservation_has_one_value_in_redis(server: RedisServer) -> None:
+    limiter = tg.Limiter("100/hour", storage=server.uri(PATIENT))
+    limiter.hit("k")
+    assert len(ask(server, "KEYS", "*")) == 1
+
+
+@pytest.mark.parametrize("mode", ["reset", "close", "half-close"])
+def test_a_lost_reply_loses_and_doubles_no_unit(
+    server: RedisServer, proxy: Proxy, mode: str
+) -> None:
+    uri = f"redis://127.0.0.1:{proxy.port}/0?{PATIENT}&breaker_failures=1000"
+    limiter = tg.Limiter(LONG, storage=uri)
+    direct = tg.Limiter(LONG, storage=server.uri(PATIENT))
+    used = 0
+    for number, actual in enumerate((0, 40, 100, 250)):
+        reservation = limiter.reserve("k", 100, ttl=600)
+        assert not reservation.decision.degraded
+        proxy.mode = mode
+        lost = reservation.commit(actual)
+        assert lost.degraded, number
+        proxy.mode = "pass"
+        assert settled(reservation, actual).charged == actual
+        used += actual
+        assert direct.peek("k").remaining == 10**9 - used
+
+
+def test_leaving_after_a_lost_reply_settles_at_what_was_committed(
+    server: RedisServer, proxy: Proxy
+) -> None:
+    uri = f"redis://127.0.0.1:{proxy.port}/0?{PATIENT}&breaker_failures=1000"
+    limiter = tg.Limiter(LONG, storage=uri)
+    direct = tg.Limiter(LONG, storage=server.uri(PATIENT))
+    with limiter.reserve("k", 100, ttl=600) as reservation:
+        proxy.mode = "reset"
+        assert reservation.commit(30).degraded
+        proxy.mode = "pass"
+    assert direct.peek("k").remaining in (10**9 - 30, 10**9 - 100)
+    settled(reservation, 30)
+    assert direct.peek("k").remaining == 10**9 - 30
+
+
+def test_a_lost_reply_to_an_extension_is_found_by_the_commit(
+    server: RedisServer, proxy: Proxy
+) -> None:
+    uri = f"redis://127.0.0.1:{proxy.port}/0?{PATIENT}&breaker_failures=1000"
+    limiter = tg.Limiter(LONG, storage=uri)
+    direct = tg.Limiter(LONG, storage=server.uri(PATIENT))
+    reservation = limiter.reserve("k", 100, ttl=600)
+    proxy.mode = "reset"
+    assert reservation.extend(50).degraded
+    assert direct.peek("k").remaining == 10**9 - 150
+    proxy.mode = "pass"
+    settled(reservation, 20)
+    assert direct.peek("k").remaining == 10**9 - 20
+
+
+def test_without_redis_the_fallback_reserves_and_settles(own_server: RedisServer) -> None:
+    uri = own_server.uri("timeout=0.5&breaker_failures=1")
+    limiter = tg.Limiter("1000/36500 days", storage=uri)
+    own_server.kill()
+    assert limiter.hit("k").degraded
+    with limiter.reserve("k", 100) as reservation:
+        assert reservation.decision.degraded
+        with pytest.raises(tg.ReservationError, match="known to this process only"):
+            _ = reservation.token
+        reservation.commit(250)
+        reservation.commit(250)
+        with pytest.raises(tg.ReservationError, match="settled before, at 250 units"):
+            reservation.commit(1)
+    assert limiter.peek("k").remaining == 749
+    with limiter.reserve("k", 100):
+        pass
+    assert limiter.peek("k").remaining == 749
+
+    async def main() -> None:
+        async with limiter.reserve_async("k", 100) as reservation:
+            await reservation.commit_async(9)
+
+    asyncio.run(main())
+    assert limiter.peek("k").remaining == 740
+
+
+def test_a_server_that_lost_its_data_lost_the_reservations_too(own_server: RedisServer) -> None:
+    limiter = tg.Limiter(LONG, storage=own_server.uri(PATIENT))
+    reservation = limiter.reserve("k", 100)
+    ask(own_server, "FLUSHALL")
+    with pytest.raises(tg.ReservationError, match="storage has lost it"):
+        reservation.commit(0)
+    assert limiter.peek("k").remaining == 10**9
+
+
+def test_a_foreign_value_in_a_record_settles_nothing(server: RedisServer) -> None:
+    limiter = tg.Limiter(LONG, storage=server.uri(PATIENT))
+    for value in ("", "o", "o-5", "x5", "o5.5", "5"):
+        reservation = limiter.reserve("k", 100)
+        (key,) = records(server)
+        ask(server, "SET", key, value)
+        with pytest.raises(tg.ReservationError, match="not known"):
+            reservation.commit(0)
+        ask(server, "DEL", key)
+    assert limiter.peek("k").remaining == 10**9 - 600
+
+
+def test_async_calls_and_a_plan(server: RedisServer) -> None:
+    requests = tg.Limiter("5/36500 days", storage=server.uri(PATIENT))
+    tokens = tg.Limiter(LONG, storage=requests.storage)
+    plan = tg.Plan([requests, tokens])
+
+    async def main() -> None:
+        async with plan.reserve_async(["user", "tenant"], [1, 500]) as reservation:
+            assert await reservation.extend_async([1, 100])
+            token = reservation.token
+            await reservation.commit_async([1, 900])
+        assert (await plan.commit_async(token, [1, 900])).charged == 1
+        refused = await plan.reserve_async(["user", "tenant"], [5, 500])
+        assert not refused
+        await asyncio.gather(*[use(number) for number in range(50)])
+
+    async def use(number: int) -> None:
+        async with tokens.reserve_async("tenant", 100) as reservation:
+            await reservation.commit_async(number)
+
+    asyncio.run(main())
+    assert requests.peek("user").remaining == 4
+    assert tokens.peek("tenant").remaining == 10**9 - 900 - sum(range(50))
+
+
+def test_a_limit_in_shadow_without_room_reserves_nothing(server: RedisServer) -> None:
+    shadow = tg.Limit("5/36500 days", shadow=True)
+    limiter = tg.Limiter([LONG, shadow], storage=server.uri(PATIENT))
+    with limiter.reserve("k", 10) as reservation:
+        assert reservation.extend(5)
+        assert reservation.commit(20).charged == 20
+    counted = tg.Limiter("5/36500 days", storage=limiter.storage)
+    assert counted.peek("k").remaining == 5
+
+
+def test_a_quota_is_reserved(server: RedisServer) -> None:
+    limiter = tg.Limiter("quota 1000/month", storage=server.uri(PATIENT))
+    with limiter.reserve("k", 100) as reservation:
+        reservation.commit(130)
+    with limiter.reserve("k", 100) as reservation:
+        reservation.commit(20)
+    assert limiter.quota_status("k").used == 150
+
+
+WORKER = """
+import random, sys, tidegate as tg
+uri, seed, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+rng = random.Random(seed)
+limiter = tg.Limiter("LONG", storage=uri)
+with open(path, "a", buffering=1) as log:
+    while True:
+        estimate, actual = rng.randint(1, 100), rng.randint(0, 300)
+        reservation = limiter.reserve("k", estimate, ttl=3600)
+        if reservation.decision.degraded:
+            continue
+        log.write(f"{reservation.token} {estimate} {actual}\\n")
+        if rng.random() < 0.3:
+            reservation.extend(rng.randint(1, 50))
+        if rng.random() < 0.8:
+            reservation.commit(actual)
+""".replace("LONG", LONG)
+
+
+def test_killed_processes_lose_and_double_no_unit(server: RedisServer, tmp_path: Path) -> None:
+    """Processes die at any instant; others settle by the tokens that they have written down."""
+    rng = random.Random(7)
+    paths = []
+    for seed in range(6):
+        paths.append(tmp_path / str(seed))
+        command = [sys.executable, "-c", WORKER, server.uri(PATIENT), str(seed), str(paths[-1])]
+        wanted = rng.randint(2_000, 8_000)
+        with processes.running(command):
+            # Some work, however slow the machine is.
+            eventually(
+                lambda path=paths[-1], size=wanted: path.stat().st_size > size, 120, despite=OSError
+            )
+    limiter = tg.Limiter(LONG, storage=server.uri(PATIENT))
+    used = count = 0
+    for path in paths:
+        for line in path.read_text().splitlines(keepends=True):
+            if not line.endswith("\n"):
+                continue  # it was cut by the end of the process, before anything else
+            token, _, actual = line.split()
+            for _ in range(2):  # by two processes
+                assert limiter.commit(token, int(actual)).charged == int(actual)
+            used += int(actual)
+            count += 1
+    # Reservations whose process died before it wrote them down stay at their estimates.
+    values = [ask(server, "GET", key) for key in records(server)]
+    left = sum(int(value[1:]) for value in values if value.startswith("o"))
+    assert count > 60
+    assert limiter.peek("k").remaining == 10**9 - used - left
+    assert limiter.stats().degraded == 0
+
+
+def test_a_limit_of_ordinary_size_holds_with_reservations(server: RedisServer) -> None:
+    limiter = tg.Limiter(tg.Limit(COUNT, PERIOD), storage=server.uri(PATIENT))
+    with limiter.reserve("k", 900) as first:
+        assert not limiter.reserve("k", 101)
+        first.commit(5000)
+    assert limiter.peek("k").debt == 4000
+    assert not limiter.reserve("k", 1)
+
+
+@pytest.fixture
+def node(server_directory: Path) -> Iterator[RedisServer]:
+    """A cluster of one node that has every slot."""
+    node = RedisServer(server_directory, "--cluster-enabled", "yes")
+    node.arguments += ("--cluster-config-file", f"nodes-{node.port}.conf")
+    try:
+        node.start()
+        added = node.command("CLUSTER", "ADDSLOTS", *(str(slot) for slot in range(16384)))
+        assert added == b"+OK\r\n"
+        eventually(lambda: b"cluster_state:ok" in node.command("CLUSTER", "INFO"))
+        yield node
+    finally:
+        node.kill()
+
+
+def test_a_plan_over_several_slots_of_a_cluster_is_reserved_all_or_none(node: RedisServer) -> None:
+    uri = f"redis+cluster://127.0.0.1:{node.port}?{PATIENT}"
+    requests = tg.Limiter("3/36500 days", storage=uri)
+    tokens = tg.Limiter("1000/36500 days", storage=requests.storage)
+    plan = tg.Plan([requests, tokens])
+
+    def standing() -> tuple[int, int]:
+        return requests.peek("user").remaining, tokens.peek("tenant").remaining
+
+    with plan.reserve(["user", "tenant"], [1, 500]) as reservation:
+        assert standing() == (2, 500)
+        assert reservation.extend([1, 100])
+        assert not plan.reserve(["user", "tenant"], [1, 401])
+        assert standing() == (1, 400)
+        assert reservation.commit([1, 700]).charged == 1
+    assert standing() == (2, 300)
+    with plan.reserve(["user", "tenant"], [1, 100]) as reservation:
+        assert not reservation.extend([1, 201])
+        token = reservation.token
+        assert plan.commit(token, [1, 10]).charged == 1
+    assert standing() == (1, 290)
+    assert plan.commit(token, [1, 10]).charged == 1
+    with pytest.raises(tg.ReservationError, match="settled before"):
+        plan.release(token)
