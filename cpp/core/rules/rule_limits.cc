@@ -92,11 +92,13 @@ void RuleCompiler::CheckChargedOnce(uint32_t number, const Rule& other) {
 // Rules that count together must have the same carry_over.
 void RuleCompiler::CheckCounters() {
   absl::flat_hash_map<std::string, uint32_t> first_of;
+  absl::flat_hash_map<std::string, uint32_t> first_by;  // of each counter and what is counted by
   for (uint32_t i = 0; i < set_->rules_.size(); ++i) {
     const Rule& rule = set_->rules_[i];
     if (rule.counter.empty()) continue;
     const Rule& other = set_->rules_[first_of.try_emplace(rule.counter, i).first->second];
-    CheckChargedOnce(i, other);
+    const std::string counts = absl::StrCat(rule.counter, " by ", absl::StrJoin(rule.by, "+"));
+    CheckChargedOnce(i, set_->rules_[first_by.try_emplace(counts, i).first->second]);
     if (other.carry_over == rule.carry_over && other.resets == rule.resets) continue;
     Add(WhereRule(i) + ".carry_over",
         absl::StrCat("differs from that of the rule '", other.id, "', which has the counter '",

@@ -94,6 +94,20 @@ def test_tiers_and_overrides_of_a_rule_that_resets_share_one_count() -> None:
     assert limiter.peek(user="1", tier="free").remaining == 5
 
 
+def test_rules_of_one_counter_are_compared_with_each_that_counts_by_the_same() -> None:
+    rule = {"limit": "10/hour", "counter": "f"}
+    with pytest.raises(RulesError, match=r"rules\[2\]\.shadow: differs from that of the rule 'b'"):
+        RuleSet(
+            {
+                "rules": [
+                    {**rule, "id": "a", "by": "ip"},
+                    {**rule, "id": "b", "by": "user"},
+                    {**rule, "id": "c", "by": "user", "endpoint": "/c", "shadow": True},
+                ]
+            }
+        )
+
+
 def test_rules_of_one_counter_must_have_the_same_carry_over() -> None:
     rule = {"by": "user", "limit": "10/hour", "counter": "f"}
     with pytest.raises(RulesError, match="one carry_over for all rules of a counter"):
