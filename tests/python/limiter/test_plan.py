@@ -142,7 +142,7 @@ def test_each_limiter_is_told_which_of_its_own_limits_were_charged_elsewhere():
     second = tg.Limiter("90/hour", storage=first.storage, clock=clock)
     plan = tg.Plan([first, second, first])
     make, state = plan.hit(["a", "b", "c"]).__reduce__()
-    elsewhere = state.index(-1, -2) - 1  # one bit for each limit, before what is not known
+    elsewhere = state.index(-1) - 1  # one bit for each limit, before what is not known
     for bits, parts in ((0b10110, [0b10110, 0b101, 0b10]), (0b00001, [0b1, 0, 0])):
         decision = make(*state[:elsewhere], bits, *state[elsewhere + 1 :])
         each = plan._each(["a", "b", "c"], None, decision)

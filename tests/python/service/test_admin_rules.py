@@ -250,10 +250,16 @@ def test_a_whole_document_is_compared_replaced_and_rolled_back(any_service: Admi
     compared = any_service.ask("POST", f"{DOCUMENT}/diff", new, role="viewer").json()
     assert "~ default_tier: none -> free" in compared["changes"]
     assert "    limits.free: 10/minute -> 20/minute" in compared["changes"]
-    assert not any("override" in line for line in compared["changes"])
+    # The override stays; its usage starts anew with the algorithm.
+    overrides = [line for line in compared["changes"] if "override" in line]
+    assert overrides == ["~ override of api for 7"]
+    anew = compared["changes"].index(overrides[0])
+    assert compared["changes"][anew + 1] == "    usage starts anew: 5/minute"
     before = any_service.ask("GET", DOCUMENT)
     answer = any_service.ask("PUT", DOCUMENT, new, headers={"If-Match": before.headers["ETag"]})
     assert answer.status_code == 200, answer.text
+    # A change does not read the overrides that stay, so its answer does not name them.
+    del compared["changes"][anew : anew + 2]
     assert answer.json()["changes"] == compared["changes"]
     limiter = any_service.limiter
     assert limiter.peek(user="1", endpoint="/api/x").limit == 20
