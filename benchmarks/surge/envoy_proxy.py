@@ -1,7 +1,7 @@
 """Envoy with its local rate limit, in front of the API without a limiter.
 
 The local limit is one bucket for a route, which does not know riders: it protects the service, and
-refuses whoever comes when the bucket is empty.
+refuses every request while the bucket is empty.
 """
 
 from __future__ import annotations

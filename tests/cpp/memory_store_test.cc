@@ -114,7 +114,8 @@ TEST(MemoryStoreTest, TwoStoresHashDifferently) {
 
 class MemoryStoreOfEachAlgorithm : public ::testing::TestWithParam<Algorithm> {};
 
-INSTANTIATE_TEST_SUITE_P(Algorithms, MemoryStoreOfEachAlgorithm, ::testing::ValuesIn(kAllAlgorithms), NameOf);
+INSTANTIATE_TEST_SUITE_P(Algorithms, MemoryStoreOfEachAlgorithm,
+                         ::testing::ValuesIn(kAllAlgorithms), NameOf);
 
 TEST_P(MemoryStoreOfEachAlgorithm, ThreadsOnOneKeyAdmitExactlyTheLimit) {
   constexpr int64_t kCount = 20'000 / kSanitizerShare;

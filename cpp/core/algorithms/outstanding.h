@@ -11,8 +11,8 @@
 
 namespace tidegate {
 
-// The instant at which a key would be as if untouched, that would be so at `until_ns` without
-// `units` more, charged since. No later than it is: only a bucket's instant moves with each unit.
+// The instant from which a key counts nothing, after a charge of `units` to a key that would have
+// counted nothing from `until_ns` on. Never too late: only a bucket's instant moves with each unit.
 inline int64_t LaterBy(const Limit& limit, int64_t until_ns, int64_t units) {
   if (units <= 0 || !IsBucket(limit.algorithm())) return until_ns;
   const absl::uint128 ns = Wide(units) * Wide(limit.numerator()) / Wide(limit.denominator());

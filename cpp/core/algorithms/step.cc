@@ -385,7 +385,7 @@ CellState RefundUntil(const Limit& limit, const CellState& state, int64_t now_ns
   if (!IsBucket(limit.algorithm())) return Refund(limit, state, now_ns, cost);
   const uint128 left = PartsOf(limit, left_ns, 0);
   if (Wide(cost) * Wide(limit.numerator()) <= left) return Refund(limit, state, now_ns, cost);
-  // If the key is as if untouched by then, nobody has charged it since.
+  // If the key counts nothing from that instant on, nobody has charged it since.
   if (static_cast<int64_t>(state.w0) <= until_ns) return Refund(limit, state, now_ns, cost);
   if (limit.keeps_count()) {
     const Kept kept = ReadKept(limit, state, now_ns);

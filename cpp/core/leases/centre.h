@@ -55,9 +55,9 @@ struct Level {
   Slots slots;
 };
 
-// What a node tells of the units that it was granted in a slot.
+// What a node reports about the units that it was granted in a slot.
 struct Report {
-  int64_t slot_ns = 0;  // Slots::end_ns of that slot; 0: nothing to tell
+  int64_t slot_ns = 0;  // Slots::end_ns of that slot; 0: no report
   int64_t spent = 0;
   int64_t given = 0;  // back; the node has forgotten them
 };

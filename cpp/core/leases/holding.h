@@ -4,9 +4,9 @@
 // later than that, so no clocks need to agree: they need only run at the same rate for one lease,
 // of which a fiftieth is left as a margin.
 //
-// Units that were spent are told to the centre with the next question, which lifts the cap on the
-// bucket early (centre.h). All that is told is forgotten first: what is lost on the way is lost,
-// and never counts twice.
+// The next question reports the units that were spent to the centre, which lifts the cap on the
+// bucket early (centre.h). The node forgets what it reports before it sends the question: a report
+// that is lost on the way is lost, and never counts twice.
 //
 // Pure functions of instants that the caller reads from one clock. Thread-compatible.
 #ifndef TIDEGATE_SRC_LEASES_HOLDING_H_
@@ -22,7 +22,7 @@ namespace tidegate::leases {
 
 struct Lease {
   int64_t tokens = 0;   // that may be spent before end_ns
-  int64_t spent = 0;    // and not told to the centre yet
+  int64_t spent = 0;    // and not reported to the centre yet
   int64_t end_ns = 0;   // by the node's clock; 0: there is no lease
   int64_t slot_ns = 0;  // the centre's slot
 };
@@ -55,7 +55,7 @@ class Holding {
 
   // Spends `cost` units of one lease, if it has them at `now_ns`.
   bool Take(int64_t now_ns, int64_t cost);
-  // Takes back units that were spent. Fails once they have been told as spent, or their lease is
+  // Takes back units that were spent. Fails once they were reported as spent, or their lease is
   // over: then they must go back at the centre.
   bool PutBack(int64_t now_ns, int64_t units);
 
@@ -65,7 +65,7 @@ class Holding {
   Question Ask(int64_t now_ns, int64_t want, int64_t keep, int64_t ending_ns);
   // The answer to the question. Ignored if that was given up meanwhile.
   void Hear(const Question& question, const Granted& granted);
-  // The question has no answer: what it told and what it was granted are lost.
+  // The question has no answer: its reports and its grant are lost.
   void Lose(const Question& question);
   // The same for whatever question is under way.
   void Forget() { asking_ = 0; }
@@ -117,7 +117,7 @@ class Keeper {
   Course Hit(int64_t now_ns, int64_t cost);
   // A hit that neither leases nor a refusal decide: kAsk or kStrict.
   Course Miss(int64_t now_ns, int64_t cost);
-  // What a hit would be told without asking: kSpent, kRefused or kStrict. Changes nothing.
+  // What would decide a hit without a question: kSpent, kRefused or kStrict. Changes nothing.
   Course Peek(int64_t now_ns, int64_t cost) const;
   bool PutBack(int64_t now_ns, int64_t units) { return holding_.PutBack(now_ns, units); }
 

@@ -169,8 +169,7 @@ int RuleLimiter::SaysOfCaller(const Request& request) const {
   return most;
 }
 
-void RuleLimiter::ChargesToForget(const Request& request, const Ids* only,
-                                  Charged* charged) const {
+void RuleLimiter::ChargesToForget(const Request& request, const Ids* only, Charged* charged) const {
   ChargesOf(nullptr, request, 1, charged);
   if (only != nullptr) {
     const auto is_named = [only](const Rule& rule) {

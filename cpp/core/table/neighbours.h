@@ -1,5 +1,5 @@
-// Where the cells of a key that needs several lie: neighbours share the groups of the table that one
-// block's fingerprint names.
+// Where the cells of a key that needs several lie: neighbours share the groups of the table that
+// one block's fingerprint names.
 #ifndef TIDEGATE_SRC_TABLE_NEIGHBOURS_H_
 #define TIDEGATE_SRC_TABLE_NEIGHBOURS_H_
 

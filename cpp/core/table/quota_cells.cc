@@ -15,7 +15,7 @@ namespace tidegate {
 namespace {
 
 constexpr size_t kWord = 8;
-constexpr int kYieldAfter = 16;    // attempts
+constexpr int kYieldAfter = 16;  // attempts
 
 // The system provides the number, since a child of fork() would repeat the numbers of a generator.
 uint64_t NewRecord() { return std::max(1U, std::random_device()()); }

@@ -1,6 +1,6 @@
 // The rate-limit header fields of HTTP responses: their names, and what decisions say in them, for
-// the web adapters. The service still writes those of its own answers (server/checks/rate_headers.h,
-// server/envoy/rate_limit_call.h).
+// the web adapters. The service still writes those of its own answers
+// (server/checks/rate_headers.h, server/envoy/rate_limit_call.h).
 #ifndef TIDEGATE_RATE_FIELDS_H_
 #define TIDEGATE_RATE_FIELDS_H_
 

@@ -2,9 +2,9 @@
 //
 // A reservation charges an estimate, all or none. For each limit that it charged the store keeps a
 // record, under the reservation's id and the key: how many units are reserved. To settle is to take
-// that record, in one step with charging or giving back the difference, so that whoever comes
-// second finds it taken: no difference is charged twice. While the record is open the estimate
-// stands, and so it stays if nobody settles before the record's life is over.
+// that record, in one step with charging or giving back the difference, so that the
+// second caller finds it taken: no difference is charged twice. While the record is open the
+// estimate stands, and so it stays if nobody settles before the record's life is over.
 #ifndef TIDEGATE_RESERVATION_H_
 #define TIDEGATE_RESERVATION_H_
 

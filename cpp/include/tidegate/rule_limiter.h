@@ -184,10 +184,10 @@ class RuleLimiter {
   void ChargesOfUsed(const Request& request, int64_t cost, Charged* charged) const;
   // The charges of Reset().
   void ChargesToForget(const Request& request, const Ids* only, Charged* charged) const;
-  // How much the attributes that a rule counts by say of who asks: 3 for a user, an API key and
-  // others of the service's own, 2 for the address, 1 for the endpoint and others of the request, 0
-  // for none. A count is shared where the request has an attribute that says more, and by which any
-  // rule counts.
+  // How much the attributes that a rule counts by say about the caller: 3 for a user, an API key
+  // and others of the service's own, 2 for the address, 1 for the endpoint and others of the
+  // request, 0 for none. A count is shared where the request has an attribute that says more, and
+  // by which any rule counts.
   static int SaysOfCaller(std::string_view attribute);
   static int SaysOfCaller(const Rule& rule);
   int SaysOfCaller(const Request& request) const;

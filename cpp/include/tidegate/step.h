@@ -73,7 +73,7 @@ inline constexpr uint64_t kOwesBit = uint64_t{1} << 63;
 
 // Gives `cost` units back, never beyond what a fresh state has.
 CellState Refund(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost);
-// The same for units that were charged before, if the key would be as if untouched at `until_ns`
+// The same for units that were charged before, where the key would count nothing from `until_ns` on
 // unless others had charged it since: gives back only what still counts of them, so that none are
 // given back that others have charged.
 CellState RefundUntil(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,

@@ -278,7 +278,7 @@ class Store {
     return std::nullopt;
   }
   // Gives back units of a reservation that was charged at `admitted_ns`: as many as still count,
-  // if the key would be as if untouched at `until_ns`.
+  // if the key would count nothing from `until_ns` on.
   virtual void GiveBackUntil(const Charge& charge, int64_t admitted_ns, int64_t until_ns,
                              const Moment& moment);
 

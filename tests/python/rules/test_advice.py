@@ -202,6 +202,16 @@ def test_a_rule_that_applies_somewhere_is_not_called_hidden() -> None:
     assert not advice({**ceiling, "shadow": True}, default=default)
 
 
+def test_the_name_of_a_tier_makes_no_limit_a_quota() -> None:
+    every = {"id": "every", "by": "user", "limit": "10/minute"}
+    for name in ("paid", "quota"):
+        named = {"id": "named", "by": "user", "tier": [name, "free"], "limit": "5/minute"}
+        by_tier = {"id": "by-tier", "by": "user", "limits": {"free": "5/minute", name: "9/minute"}}
+        for rule in (named, by_tier):
+            rules = {"tiers": ["free", name], "default_tier": "free", "rules": [every, rule]}
+            assert any("'every' never applies" in str(each) for each in RuleSet(rules).advice)
+
+
 def test_a_source_says_each_likely_mistake_once(tmp_path: Path, caplog: Any) -> None:
     path = tmp_path / "rules.yaml"
 

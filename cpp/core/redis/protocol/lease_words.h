@@ -12,7 +12,7 @@
 
 namespace tidegate::redis {
 
-// Whether a hit is a `lease` (lua/plan.lua): whether it asks for units or tells of some.
+// Whether a hit is a `lease` (lua/plan.lua): whether it asks for units or reports some.
 bool IsLease(const Request& request);
 // The arguments that lua/bucket.lua has for it.
 void AppendQuestion(Words* words, const leases::Asking& asking);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidegate.rules.advice.patterns import covers
-from tidegate.rules.advice.places import Finding, rules_in_force
+from tidegate.rules.advice.places import Finding, limit_texts, rules_in_force
 from tidegate.rules.advice.tiers import named_tiers
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def find(rules: Rules) -> Iterator[Finding]:
 def _dimension(rule: Rule) -> Any:
     if rule.also:
         return rule.id
-    return (frozenset(rule.by), rule.counts, rule.shadow, "quota" in repr(rule.limits))
+    has_quota = any("quota" in text for text in limit_texts(rule.limits))
+    return (frozenset(rule.by), rule.counts, rule.shadow, has_quota)
 
 
 def _by_tiers(

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
     Where = tuple[str | int, ...]
 
-__all__ = ["LISTS", "Finding", "attributes_of", "conditions", "rules_in_force", "values_of"]
+__all__ = [
+    "LISTS",
+    "Finding",
+    "attributes_of",
+    "conditions",
+    "limit_texts",
+    "rules_in_force",
+    "values_of",
+]
 
 LISTS = ("allow", "block")
 _SECTIONS = ("rules", "costs", *LISTS)
@@ -59,6 +67,12 @@ def values_of(where: Where, what: Any) -> Iterator[tuple[Where, str, str]]:
     else:
         for name, value in what.when.items():
             yield (*where, "when", name), name, value
+
+
+def limit_texts(limits: str | list[str] | dict[str, str | list[str]]) -> Iterator[str]:
+    """The limits of a rule as they are written, of all tiers."""
+    for given in limits.values() if isinstance(limits, dict) else [limits]:
+        yield from [given] if isinstance(given, str) else given
 
 
 def attributes_of(entry: ListEntry) -> dict[str, str]:
