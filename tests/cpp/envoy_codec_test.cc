@@ -215,6 +215,19 @@ TEST(JsonResponse, FollowsTheJsonMappingOfProto3) {
             R"("dynamicMetadata":{"quotaModeEnabled":true,"quotaModeViolations":[1]}})");
 }
 
+TEST(JsonResponse, WritesMetadataBesideWhatTheQuotasSay) {
+  RateLimitResponse response;
+  auto metadata = Metadata::Parse(R"({"b":[1,2.5,1e30,true,null,"\"q\""],"a":{"c":{}},"d":[]})");
+  ASSERT_TRUE(metadata.ok()) << metadata.status();
+  response.metadata.Merge(*metadata);
+  const std::string written =
+      R"("metadata":{"a":{"c":{}},"b":[1,2.5,1e+30,true,null,"\"q\""],"d":[]})";
+  EXPECT_THAT(WriteJson(response), HasSubstr("\"dynamicMetadata\":{" + written + "}"));
+  response.has_quota_mode = true;
+  EXPECT_THAT(WriteJson(response), HasSubstr(written + R"(,"quotaModeEnabled":true}})"));
+  for (const char* json : {"[]", "5", "{", ""}) EXPECT_FALSE(Metadata::Parse(json).ok()) << json;
+}
+
 TEST(JsonResponse, WritesDurationsWithAsManyDigitsAsNeeded) {
   const auto duration = [](int64_t ns) {
     RateLimitResponse response;

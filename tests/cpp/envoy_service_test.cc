@@ -182,18 +182,26 @@ TEST_P(EnvoyServiceTest, NeverRefusesForALimitInShadow) {
   EXPECT_EQ(counters.shadow_mode, 1);
 }
 
-TEST_P(EnvoyServiceTest, ReportsExceededQuotasAndRefusesNothing) {
+TEST_P(EnvoyServiceTest, RefusesOnlyIfAllQuotasAreExceeded) {
   const auto domain = Domain();
   Add(domain, {.key = "user", .limits = {"9/minute"}});
   Add(domain, {.key = "model", .limits = {"1/minute"}, .quota = true});
+  Add(domain, {.key = "other", .limits = {"3/minute"}, .quota = true});
   Use();
-  const Answer first = Ask(Body({{"user", "1"}, {"model", "m"}}));
+  const std::string asked = Body({{"user", "1"}, {"model", "m"}, {"other", "o"}});
+  const Answer first = Ask(asked);
   EXPECT_THAT(first.body, HasSubstr(R"("dynamicMetadata":{"quotaModeEnabled":true})"));
-  const Answer second = Ask(Body({{"user", "1"}, {"model", "m"}}));
-  EXPECT_EQ(Short(second), "200 OK:7 OVER_LIMIT:0");
+  const Answer second = Ask(asked);
+  EXPECT_EQ(Short(second), "200 OK:7 OVER_LIMIT:0 OK:1");
   EXPECT_THAT(second.body,
               AllOf(HasSubstr(R"("overallCode":"OK")"), HasSubstr(R"("quotaModeViolations":[1])")));
   EXPECT_THAT(Ask(Body({{"user", "1"}})).body, Not(HasSubstr("quotaMode")));
+  EXPECT_EQ(Short(Ask(asked)), "200 OK:5 OVER_LIMIT:0 OK:0");
+  // The user is not charged for what the quotas refuse.
+  EXPECT_EQ(Short(Ask(asked)), "429 OK:5 OVER_LIMIT:0 OVER_LIMIT:0");
+  EXPECT_EQ(Outcome({{"user", "1"}}), "200 OK:4");
+  EXPECT_EQ(CountersOf("model").shadow_mode, 2);
+  EXPECT_EQ(CountersOf("other").shadow_mode, 0);
 }
 
 TEST_P(EnvoyServiceTest, RefusesNothingInGlobalShadowMode) {

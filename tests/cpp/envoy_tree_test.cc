@@ -57,6 +57,22 @@ TEST_F(Tree, TakesAnExactValueThenWildcardsInOrderThenTheKeyAlone) {
   EXPECT_EQ(LimitOf({{"other", "/abc"}}), "");
 }
 
+TEST_F(Tree, MatchesEachWildcardOfAValueWithAnyText) {
+  AddLimit(edge, "path", "/api*v1", "1/second");
+  AddLimit(edge, "path", "*foo*bar*baz", "2/second");
+  AddLimit(edge, "path", "aa*aa", "3/second");
+  for (const char* value : {"/api/x/v1", "/apiv1"})
+    EXPECT_EQ(LimitOf({{"path", value}}), "1/second");
+  for (const char* value : {"foobarbaz", "-foo-foo-bar-baz-baz", "foobarbarbaz"}) {
+    EXPECT_EQ(LimitOf({{"path", value}}), "2/second") << value;
+  }
+  for (const char* value : {"aaaa", "aaaaa"}) EXPECT_EQ(LimitOf({{"path", value}}), "3/second");
+  // What stands before a wildcard and after it does not overlap.
+  for (const char* value : {"/api/v2", "x/apiv1", "foobaz", "barfoobaz", "foobarba", "aaa", ""}) {
+    EXPECT_EQ(LimitOf({{"path", value}}), "") << value;
+  }
+}
+
 TEST_F(Tree, TakesTheLimitAtTheDepthOfTheDescriptor) {
   const Id user = AddLimit(edge, "user", std::nullopt, "1/second");
   AddLimit(user, "path", std::nullopt, "2/second");
@@ -217,7 +233,7 @@ TEST_F(Tree, RefusesInvalidDescriptors) {
   EXPECT_THAT(Refusal({.key = "k", .limits = {"1/second"}, .unlimited = true}),
               HasSubstr("unlimited and has limits"));
   EXPECT_THAT(Refusal({.key = "k", .value = "v", .share_threshold = true}),
-              HasSubstr("a value that ends in '*'"));
+              HasSubstr("a value that has a '*'"));
   EXPECT_THAT(Refusal({.key = "k", .replaces = {""}}), HasSubstr("is empty"));
   EXPECT_THAT(Refusal({.key = "k", .name = "n", .replaces = {"n"}}), HasSubstr("replaces itself"));
   EXPECT_THAT(Refusal({.key = "k", .limits = {"5/second", "6/second"}}),

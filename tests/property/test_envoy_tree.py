@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from service_testing import call  # noqa: E402
 MIDNIGHT = 1_700_006_400 * 10**9
 KEYS = ["a", "b", "a_b"]
 VALUES = ["x", "xy", "xyz", "y", "", "b_x", "x*"]
-PATTERNS = [None, "x", "xy", "x*", "xy*", "*", "b_x"]
+PATTERNS = [None, "x", "xy", "x*", "xy*", "*", "b_x", "x*z", "*y", "x**", "*x*y*"]
 
 
 class Node:
@@ -26,8 +27,9 @@ class Node:
 
     def __init__(self, key: str, value: str | None, limit: int | None, **more: Any) -> None:
         self.key, self.value, self.limit = key, value, limit
-        self.shared = bool(more.get("shared")) and value is not None and value.endswith("*")
+        self.shared = bool(more.get("shared")) and value is not None and "*" in value
         self.shadow = bool(more.get("shadow"))
+        self.quota = bool(more.get("quota"))
         self.name, self.replaces = more.get("name", ""), more.get("replaces", "")
         self.children: list[Node] = more.get("children", [])
 
@@ -37,9 +39,15 @@ class Node:
             return None
         if self.value is None:
             return 2
-        if self.value.endswith("*"):
-            return 1 if value.startswith(self.value[:-1]) else None
+        if "*" in self.value:
+            parts = ".*".join(map(re.escape, self.value.split("*")))
+            return 1 if re.fullmatch(parts, value) else None
         return 0 if value == self.value else None
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it refuses on its own."""
+        return not self.shadow and not self.quota
 
 
 class Model:
@@ -76,6 +84,7 @@ class Model:
         groups = [range(len(request))] if self.all_or_none else [[i] for i in range(len(request))]
         outcomes: list[Any] = [None] * len(request)
         passes = True
+        quotas: list[bool] = []  # whether each was exceeded
         for group in groups:
             costs: dict[Any, int] = {}
             for i in group:
@@ -87,11 +96,14 @@ class Model:
                 if node is not None and counted in costs
                 for cost in [costs[counted]]
             }
-            enforced = any(
-                over[counted] and not node.shadow
-                for node, counted in (matched[i] for i in group)
-                if node is not None
-            )
+            of_group = [
+                (node, counted) for node, counted in (matched[i] for i in group) if node is not None
+            ]
+            enforced = any(over[counted] and node.refuses for node, counted in of_group)
+            exceeded = [over[c] for node, c in of_group if node.quota and not node.shadow]
+            quotas += exceeded
+            if self.all_or_none:
+                enforced |= bool(exceeded) and all(exceeded)
             passes &= not enforced
             for counted, cost in costs.items():
                 if enforced and not self.all_or_none:
@@ -104,7 +116,7 @@ class Model:
                 if node is not None:
                     left = node.limit - self.used.get(counted, 0)
                     outcomes[i] = (over[counted] and not node.shadow, left)
-        return passes, outcomes
+        return passes and not (quotas and all(quotas)), outcomes
 
 
 @st.composite
@@ -124,6 +136,7 @@ def levels(draw: Any, depth: int = 2) -> list[Node]:
                 draw(st.none() | st.integers(0, 4)),
                 shared=draw(st.booleans()),
                 shadow=draw(st.booleans()),
+                quota=draw(st.booleans()),
                 name=draw(st.sampled_from(["", "", "one", "two"])),
                 replaces=draw(st.sampled_from(["", "", "", "three", "four"])),
                 children=children,
@@ -151,6 +164,7 @@ def add(tree: Any, parent: int, nodes: list[Node]) -> None:
             limits=[] if node.limit is None else [f"{node.limit}/year"],
             share_threshold=node.shared,
             shadow=node.shadow,
+            quota=node.quota,
             name=node.name,
             replaces=[node.replaces] if node.replaces else [],
         )

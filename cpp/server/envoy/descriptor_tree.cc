@@ -5,6 +5,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/text.h"
 
 namespace tidegate::server::envoy {
@@ -36,8 +37,11 @@ absl::Status CheckSpec(const DescriptorSpec& spec) {
   if (spec.unlimited && !spec.limits.empty()) {
     return refuse("it is unlimited and has limits; expected either");
   }
-  if (spec.share_threshold && (!spec.value.has_value() || !spec.value->ends_with('*'))) {
-    return refuse("share_threshold is set; expected it with a value that ends in '*'");
+  if (spec.key.find('*') != std::string::npos) {
+    return refuse("the key has a '*'; expected wildcards in values alone");
+  }
+  if (spec.share_threshold && !spec.is_wildcard()) {
+    return refuse("share_threshold is set; expected it with a value that has a '*'");
   }
   if (std::find(spec.replaces.begin(), spec.replaces.end(), "") != spec.replaces.end()) {
     return refuse("a name in replaces is empty; expected the name of a limit");
@@ -64,6 +68,25 @@ std::string MetricPath(const Node& parent, const DescriptorSpec& spec) {
 
 }  // namespace
 
+Pattern::Pattern(std::string_view text) : parts_(absl::StrSplit(Absl(text), '*')) {
+  for (const std::string& part : parts_) least_ += part.size();
+}
+
+bool Pattern::Matches(std::string_view value) const {
+  const bool fits =
+      value.size() >= least_ && value.starts_with(parts_.front()) && value.ends_with(parts_.back());
+  if (!fits || parts_.size() == 1) return fits && value.size() == least_;
+  value.remove_prefix(parts_.front().size());
+  value.remove_suffix(parts_.back().size());
+  // The first place of each part leaves the most room for those after it.
+  for (size_t i = 1; i + 1 < parts_.size(); ++i) {
+    const size_t at = value.find(parts_[i]);
+    if (at == std::string_view::npos) return false;
+    value.remove_prefix(at + parts_[i].size());
+  }
+  return true;
+}
+
 void Node::AppendMetric(const Entry& entry, bool all_values, std::string* metric) const {
   if (!metric->empty()) metric->push_back('.');
   metric->append(spec.key);
@@ -84,8 +107,8 @@ const Node* Node::Find(const Entry& entry) const {
       exact != children.by_value.end()) {
     return exact->second;
   }
-  for (const auto& [prefix, node] : children.by_prefix) {
-    if (entry.value.starts_with(prefix)) return node;
+  for (const auto& [pattern, node] : children.by_pattern) {
+    if (pattern.Matches(entry.value)) return node;
   }
   return children.any;
 }
@@ -114,13 +137,11 @@ absl::StatusOr<DescriptorTree::Id> DescriptorTree::AddDescriptor(Id parent, Desc
   if (absl::Status status = CheckSpec(spec); !status.ok()) return status;
   Node& above = nodes_[parent];
   Node::Children& children = above.children_[spec.key];
-  const bool is_wildcard = spec.value.has_value() && spec.value->ends_with('*');
-  const std::string prefix = is_wildcard ? spec.value->substr(0, spec.value->size() - 1) : "";
+  const auto is_same = [&](const auto& other) { return other.second->spec.value == spec.value; };
   const bool is_known = !spec.value.has_value() ? children.any != nullptr
-                        : is_wildcard
-                            ? std::any_of(children.by_prefix.begin(), children.by_prefix.end(),
-                                          [&](const auto& other) { return other.first == prefix; })
-                            : children.by_value.contains(*spec.value);
+                        : spec.is_wildcard()    ? std::any_of(children.by_pattern.begin(),
+                                                              children.by_pattern.end(), is_same)
+                                                : children.by_value.contains(*spec.value);
   if (is_known) {
     return absl::AlreadyExistsError("the key and value are those of another descriptor beside it");
   }
@@ -142,8 +163,8 @@ absl::StatusOr<DescriptorTree::Id> DescriptorTree::AddDescriptor(Id parent, Desc
   const Node* const added = &nodes_.emplace_back(std::move(node));
   if (!added->spec.value.has_value()) {
     children.any = added;
-  } else if (is_wildcard) {
-    children.by_prefix.emplace_back(prefix, added);
+  } else if (added->is_wildcard()) {
+    children.by_pattern.emplace_back(Pattern(*added->spec.value), added);
   } else {
     children.by_value.emplace(*added->spec.value, added);
   }

@@ -38,7 +38,8 @@ struct DomainSpec {
 
 struct DescriptorSpec {
   std::string key;
-  std::optional<std::string> value;  // with '*' at its end a prefix; without a value any value
+  // Each '*' stands for any text, also none. Without a value any value matches.
+  std::optional<std::string> value;
   // Limits in tidegate's grammar, such as "100/minute". Without any, no limit applies.
   std::vector<std::string> limits;
   Algorithm algorithm = Algorithm::kFixedWindow;
@@ -46,10 +47,27 @@ struct DescriptorSpec {
   std::string name;                   // the limit's name, for `replaces` and for responses
   std::vector<std::string> replaces;  // names of limits that this one replaces
   bool shadow = false;                // the limit counts, and refuses nothing
-  bool quota = false;                 // like shadow, and the response says that it was exceeded
-  bool share_threshold = false;       // the values of a wildcard share their usage
-  bool detailed_metric = false;       // all values of the request are part of the metric's name
-  bool value_to_metric = false;       // this descriptor's value is part of the metric's name
+  // The limit refuses only if those of all descriptors in quota mode are exceeded; the response
+  // says which are.
+  bool quota = false;
+  bool share_threshold = false;  // the values of a wildcard share their usage
+  bool detailed_metric = false;  // all values of the request are part of the metric's name
+  bool value_to_metric = false;  // this descriptor's value is part of the metric's name
+  Metadata metadata;             // for the response while the limit is not exceeded
+
+  bool is_wildcard() const { return value.has_value() && value->find('*') != std::string::npos; }
+};
+
+// A value with wildcards.
+class Pattern {
+ public:
+  explicit Pattern(std::string_view text);
+  bool Matches(std::string_view value) const;
+
+ private:
+  // What stands before the first '*', between two, and after the last one.
+  std::vector<std::string> parts_;
+  size_t least_ = 0;  // the bytes of all parts
 };
 
 // One limit of a descriptor, as callers see it.
@@ -76,7 +94,7 @@ class DescriptorTree {
     Id first_limit = 0;  // the number of its first limit among the limits of the tree
 
     bool has_limit() const { return spec.unlimited || !limits.empty(); }
-    bool is_wildcard() const { return spec.value.has_value() && spec.value->ends_with('*'); }
+    bool is_wildcard() const { return spec.is_wildcard(); }
     // The part of a metric's name for this node and a request's value.
     void AppendMetric(const Entry& entry, bool all_values, std::string* metric) const;
 
@@ -84,7 +102,7 @@ class DescriptorTree {
     friend class DescriptorTree;
     struct Children {
       absl::flat_hash_map<std::string, const Node*> by_value;
-      std::vector<std::pair<std::string, const Node*>> by_prefix;  // in the order of the file
+      std::vector<std::pair<Pattern, const Node*>> by_pattern;  // in the order of the file
       const Node* any = nullptr;
     };
     const Node* Find(const Entry& entry) const;

@@ -254,8 +254,14 @@ std::string WriteJson(const RateLimitResponse& response) {
       json.push_back('}');
     });
   }
-  if (response.has_quota_mode) {
-    json.append(",\"dynamicMetadata\":{\"quotaModeEnabled\":true");
+  if (response.has_quota_mode || !response.metadata.empty()) {
+    json.append(",\"dynamicMetadata\":{");
+    if (!response.metadata.empty()) {
+      json.append("\"metadata\":");
+      response.metadata.AppendJson(&json);
+      if (response.has_quota_mode) json.push_back(',');
+    }
+    if (response.has_quota_mode) json.append("\"quotaModeEnabled\":true");
     if (!response.quota_mode_violations.empty()) {
       AppendList("quotaModeViolations", response.quota_mode_violations, &json,
                  [&](uint32_t violation) { absl::StrAppend(&json, violation); });

@@ -193,6 +193,14 @@ bool RateLimitCall::Hit(Group* group) {
 }
 
 bool RateLimitCall::UseUp(Group* group) {
+  // A quota refuses only beside others, so the store cannot: what it has charged is given back.
+  if (!group->is_apart && !group->refused && IsOutOfQuota()) {
+    group->refused = group->is_returned = true;
+    for (const Charge& charge : group->hits.plan) {
+      if (!charge.limit->limit.shadow()) group->returned.plan.push_back(charge);
+    }
+    return Call(Op::kRefund, group->returned, group, &RateLimitCall::Refund);
+  }
   if (!group->refused || !group->is_apart) return Refund(group);
   return Call(Op::kChargeUpTo, group->hits, group, &RateLimitCall::Refund);
 }
@@ -236,17 +244,34 @@ void RateLimitCall::Take(Op op, const Charges& charges, const Decision& decision
   }
 }
 
+bool RateLimitCall::IsOutOfQuota() const {
+  bool has_quota = false;
+  for (const Asked& asked : asked_) {
+    const bool counts = asked.node != nullptr && asked.node->spec.quota &&
+                        !asked.node->spec.shadow && asked.kind != Kind::kRefund;
+    if (!counts || asked.outcomes.empty()) continue;
+    has_quota = true;
+    const auto is_within = [](const Decision& outcome) { return outcome.allowed; };
+    if (std::all_of(asked.outcomes.begin(), asked.outcomes.end(), is_within)) return false;
+  }
+  return has_quota;
+}
+
 RateLimitResponse RateLimitCall::Finish() {
   if (is_blocked()) return FinishBlocked();
   RateLimitResponse response;
-  bool refused = false;
+  out_of_quota_ = IsOutOfQuota();
+  bool refused = out_of_quota_;
   bool degraded = false;
   for (const Group& group : groups_) {
     refused |= group.refused;
     degraded |= group.degraded;
   }
   for (size_t i = 0; i < asked_.size(); ++i) {
-    response.statuses.push_back(StatusOf(asked_[i], static_cast<uint32_t>(i), &response));
+    const Asked& asked = asked_[i];
+    response.statuses.push_back(StatusOf(asked, static_cast<uint32_t>(i), &response));
+    const bool is_within = !asked.outcomes.empty() && response.statuses.back().code == Code::kOk;
+    if (is_within && asked.node != nullptr) response.metadata.Merge(asked.node->spec.metadata);
   }
   if (refused) Add(counters().over_limit);
   if (refused && options().shadow_mode) Add(counters().shadow_mode);
@@ -301,8 +326,9 @@ void RateLimitCall::Record(bool refused, bool degraded) const {
     bool is_in_shadow = false;
     for (const Decision& outcome : asked.outcomes) {
       if (outcome.allowed) continue;
-      if (!outcome.limit->shadow() && refusing.empty()) refusing = RuleOf(asked);
-      is_in_shadow |= outcome.limit->shadow();
+      const bool in_shadow = IsInShadow(asked, outcome);
+      if (!in_shadow && refusing.empty()) refusing = RuleOf(asked);
+      is_in_shadow |= in_shadow;
     }
     if (is_in_shadow) record_shadow(RuleOf(asked));
   }
@@ -341,16 +367,24 @@ DescriptorStatus RateLimitCall::StatusOf(const Asked& asked, uint32_t descriptor
   }
   const auto group = groups_.size() == 1 ? 0 : descriptor;
   const bool is_used_up = groups_[group].is_apart && groups_[group].refused;
-  status.limit_remaining = is_used_up ? 0 : AsUint32(decision.remaining());
+  const bool is_returned = groups_[group].is_returned && asked.kind == Kind::kHit &&
+                           decision.allowed && !decision.limit->shadow();
+  status.limit_remaining =
+      is_used_up ? 0 : AsUint32(decision.remaining() + (is_returned ? asked.hits : 0));
   status.until_reset_ns = UntilResetNs(decision);
   const bool is_quota = asked.node != nullptr && asked.node->spec.quota;
   const bool is_shadow = asked.node != nullptr && asked.node->spec.shadow;
   const bool is_over = !decision.allowed && asked.kind != Kind::kRefund;
   if (is_over && !is_shadow) status.code = Code::kOverLimit;
   response->has_quota_mode |= is_quota;
-  if (is_over && is_quota) response->quota_mode_violations.push_back(descriptor);
+  if (is_over && is_quota && !is_shadow) response->quota_mode_violations.push_back(descriptor);
   if (asked.kind == Kind::kHit) Count(asked, decision);
   return status;
+}
+
+bool RateLimitCall::IsInShadow(const Asked& asked, const Decision& outcome) const {
+  if (!outcome.limit->shadow()) return false;
+  return !out_of_quota_ || asked.node == nullptr || asked.node->spec.shadow;
 }
 
 void RateLimitCall::Count(const Asked& asked, const Decision& binding) const {
@@ -358,7 +392,7 @@ void RateLimitCall::Count(const Asked& asked, const Decision& binding) const {
   Add(counters.total_hits, asked.hits);
   if (!binding.allowed) {
     Add(counters.over_limit, asked.hits);
-    if (binding.limit->shadow() || options().shadow_mode) Add(counters.shadow_mode, asked.hits);
+    if (IsInShadow(asked, binding) || options().shadow_mode) Add(counters.shadow_mode, asked.hits);
     return;
   }
   const auto group = groups_.size() == 1 ? 0 : static_cast<size_t>(&asked - asked_.data());

@@ -105,8 +105,10 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   // The charges that are made together or not at all: of the whole request, or of one descriptor.
   struct Group {
     Charges hits, peeks, refunds;
+    Charges returned;       // hits that the quotas refused after they were charged
     bool is_apart = false;  // one descriptor, whose refused hits use up what is left
     bool refused = false;
+    bool is_returned = false;
     bool degraded = false;
     Outcomes outcomes;
   };
@@ -127,6 +129,8 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   bool Refund(Group* group);
   bool PeekRefunded(Group* group);
   bool IsDecided(Group*) { return true; }
+  // Whether the limits of all descriptors in quota mode are exceeded, and there is one.
+  bool IsOutOfQuota() const;
 
   using Next = bool (RateLimitCall::*)(Group*);
   // Makes one of these calls, unless there are no charges, and goes on with `next`.
@@ -136,6 +140,8 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   void Leave();
 
   DescriptorStatus StatusOf(const Asked& asked, uint32_t descriptor, RateLimitResponse* response);
+  // Whether the limit refused nothing, though it was exceeded.
+  bool IsInShadow(const Asked& asked, const Decision& outcome) const;
   void Count(const Asked& asked, const Decision& binding) const;
   RateLimitResponse FinishBlocked();
   void Record(bool refused, bool degraded) const;
@@ -154,6 +160,7 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   std::optional<Penalty> penalty_;
   absl::InlinedVector<Asked, 2> asked_;
   std::vector<Group> groups_;
+  bool out_of_quota_ = false;
   std::atomic<size_t> undecided_{0};
   Decided answer_;
 };

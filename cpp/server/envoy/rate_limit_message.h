@@ -10,6 +10,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "server/envoy/metadata.h"
 
 namespace tidegate::server::envoy {
 
@@ -89,6 +90,7 @@ struct RateLimitResponse {
   // Whether a limit in quota mode counted the request, and which descriptors exceeded their quota.
   bool has_quota_mode = false;
   absl::InlinedVector<uint32_t, 4> quota_mode_violations;
+  Metadata metadata;  // of the descriptors that are within their limits
 };
 
 }  // namespace tidegate::server::envoy

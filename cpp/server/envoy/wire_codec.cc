@@ -157,7 +157,14 @@ void WriteField(pbf_writer& fields, std::string_view key, Write write) {
   write(value);
 }
 
-void WriteQuotaMode(const RateLimitResponse& response, pbf_writer metadata) {
+void WriteDynamicMetadata(const RateLimitResponse& response, pbf_writer metadata) {
+  if (!response.metadata.empty()) {
+    WriteField(metadata, "metadata", [&](pbf_writer& value) {
+      pbf_writer fields(value, 5);
+      response.metadata.Write(fields);
+    });
+  }
+  if (!response.has_quota_mode) return;
   WriteField(metadata, "quotaModeEnabled", [](pbf_writer& value) { value.add_bool(4, true); });
   if (response.quota_mode_violations.empty()) return;
   WriteField(metadata, "quotaModeViolations", [&](pbf_writer& value) {
@@ -195,7 +202,9 @@ std::string WriteWire(const RateLimitResponse& response) {
     header.add_string(1, name.data(), name.size());
     header.add_string(2, value);
   }
-  if (response.has_quota_mode) WriteQuotaMode(response, pbf_writer(writer, 6));
+  if (response.has_quota_mode || !response.metadata.empty()) {
+    WriteDynamicMetadata(response, pbf_writer(writer, 6));
+  }
   return bytes;
 }
 

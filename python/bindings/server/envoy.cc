@@ -102,7 +102,7 @@ void RegisterTree(py::module_& m) {
              std::optional<std::string> value, std::vector<std::string> limits,
              const std::string& algorithm, bool unlimited, std::string name,
              std::vector<std::string> replaces, bool shadow, bool quota, bool share_threshold,
-             bool detailed_metric, bool value_to_metric) {
+             bool detailed_metric, bool value_to_metric, const std::string& metadata) {
             DescriptorSpec spec;
             spec.key = std::move(key);
             spec.value = std::move(value);
@@ -115,6 +115,9 @@ void RegisterTree(py::module_& m) {
             spec.share_threshold = share_threshold;
             spec.detailed_metric = detailed_metric;
             spec.value_to_metric = value_to_metric;
+            auto parsed = server::envoy::Metadata::Parse(metadata);
+            ThrowUnlessOk(parsed.status());
+            spec.metadata = *std::move(parsed);
             return self.Add(parent, std::move(spec), algorithm);
           },
           py::arg("parent"), py::arg("key"), py::arg("value") = std::nullopt, py::kw_only(),
@@ -122,7 +125,8 @@ void RegisterTree(py::module_& m) {
           py::arg("unlimited") = false, py::arg("name") = "",
           py::arg("replaces") = std::vector<std::string>(), py::arg("shadow") = false,
           py::arg("quota") = false, py::arg("share_threshold") = false,
-          py::arg("detailed_metric") = false, py::arg("value_to_metric") = false)
+          py::arg("detailed_metric") = false, py::arg("value_to_metric") = false,
+          py::arg("metadata") = "{}")
       .def_property_readonly("limits", [](const TreeMaker& self) { return self.tree().limits(); });
 }
 

@@ -100,10 +100,11 @@ def as_where(text: str) -> tuple[str | int, ...]:
     return tuple(int(number) if number else name for number, name in parts)
 
 
-def read_file(path: FilePath, *, keep_texts: bool = False) -> Document:
+def read_file(path: FilePath, *, keep_texts: bool = False, typed: str | None = None) -> Document:
     """Reads a .yaml, .yml, .toml or .json file.
 
-    With `keep_texts`, all values in YAML but null are texts as they are written.
+    With `keep_texts`, all values in YAML but null are texts as they are written, except for those
+    in fields with the name `typed`.
 
     Raises RulesError if the file is not such a document, and OSError if it cannot be read.
     """
@@ -125,7 +126,7 @@ def read_file(path: FilePath, *, keep_texts: bool = False) -> Document:
         line = raw.count(b"\n", 0, error.start) + 1
         raise problem_at(source, line, f"byte {error.start} is not UTF-8; expected UTF-8") from None
     if keep_texts and format == "yaml":
-        return _read_yaml(text, source, keep_texts=True)
+        return _read_yaml(text, source, keep_texts=True, typed=typed)
     return read_text(text, format, source)
 
 
@@ -204,6 +205,8 @@ def _toml() -> Any:
     )
 
 
-def _read_yaml(text: str, source: str, *, keep_texts: bool = False) -> Document:
-    data, lines = read_yaml(text, source, keep_texts=keep_texts)
+def _read_yaml(
+    text: str, source: str, *, keep_texts: bool = False, typed: str | None = None
+) -> Document:
+    data, lines = read_yaml(text, source, keep_texts=keep_texts, typed=typed)
     return Document(data, source, lines.get)

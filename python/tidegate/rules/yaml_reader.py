@@ -47,11 +47,13 @@ def meant(value: Any) -> Any:
     return value.meaning if isinstance(value, Written) else value
 
 
-def read_yaml(text: str, source: str, *, keep_texts: bool = False) -> tuple[Any, Lines]:
+def read_yaml(
+    text: str, source: str, *, keep_texts: bool = False, typed: str | None = None
+) -> tuple[Any, Lines]:
     """The data of a YAML text and the line of each of its fields. Raises RulesError.
 
     Values such as `007` and `yes` are a Written; with `keep_texts`, all values but null are the
-    texts that were written.
+    texts that were written, except for those in fields with the name `typed`.
     """
     try:
         import yaml
@@ -60,7 +62,7 @@ def read_yaml(text: str, source: str, *, keep_texts: bool = False) -> tuple[Any,
             "YAML needs the package PyYAML; expected `pip install 'tidegate[rules]'`"
         ) from None
     try:
-        reader = _Reader(yaml, text, source, keep_texts)
+        reader = _Reader(yaml, text, source, keep_texts, typed)
     except UnicodeEncodeError as error:
         line = text.count("\n", 0, error.start) + 1
         raise problem_at(
@@ -92,11 +94,14 @@ class _Reader:
     The loader itself composes nodes by unbounded recursion, which overflows the C stack.
     """
 
-    def __init__(self, yaml: Any, text: str, source: str, keep_texts: bool) -> None:
+    def __init__(
+        self, yaml: Any, text: str, source: str, keep_texts: bool, typed: str | None
+    ) -> None:
         self.yaml = yaml
         self.loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
         self.source = source
         self.keep_texts = keep_texts
+        self.typed = typed
         self.lines: Lines = {}
         self.values = 0
         self.aliased = 0
@@ -130,7 +135,8 @@ class _Reader:
         before = self.values
         self.values += 1
         if isinstance(event, yaml.ScalarEvent):
-            value = self.scalar(event)
+            keep_text = self.keep_texts and self.typed not in where
+            value = self.scalar(event, keep_text)
         else:
             if event.tag is not None:
                 self.check_tag(event, event.tag)
@@ -160,13 +166,13 @@ class _Reader:
             shown = tag.replace(_TAG, "!!")
             raise self.error(event, f"the tag {shown!r} is not accepted; expected plain data")
 
-    def scalar(self, event: Any) -> Any:
+    def scalar(self, event: Any, keep_text: bool) -> Any:
         yaml, loader = self.yaml, self.loader
         tag = event.tag
         if tag is None or tag == "!":
             tag = loader.resolve(yaml.ScalarNode, event.value, event.implicit)
         self.check_tag(event, tag)
-        if tag == f"{_TAG}str" or (self.keep_texts and tag != f"{_TAG}null"):
+        if tag == f"{_TAG}str" or (keep_text and tag != f"{_TAG}null"):
             return event.value
         node = yaml.ScalarNode(tag, event.value, event.start_mark, event.end_mark)
         try:

@@ -145,8 +145,12 @@ class DescriptorTree:
         share_threshold: bool = False,
         detailed_metric: bool = False,
         value_to_metric: bool = False,
+        metadata: str = "{}",
     ) -> int:
-        """Returns the number that nested descriptors name as their parent."""
+        """Returns the number that nested descriptors name as their parent.
+
+        `metadata` is a JSON object.
+        """
     @property
     def limits(self) -> int:
         """The number of limits."""

@@ -72,8 +72,10 @@ class DescriptorFiles(Source[Descriptors]):
         if self._watch.look() is None:
             return None
         try:
-            # Envoy reads all values as texts, including `007` and `yes`.
-            documents = [read_file(path, keep_texts=True) for path in self._files()]
+            # Envoy reads all values as texts, including `007` and `yes`, but in metadata.
+            documents = [
+                read_file(path, keep_texts=True, typed="metadata") for path in self._files()
+            ]
             descriptors = Descriptors(documents)
         except RulesError as error:
             raise RefusedError(error) from error

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from tidegate.rules.problems import Problem, RulesError
+from tidegate.rules.yaml_reader import meant
 from tidegate.server.native import _native
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _SWITCHES = {
     "detailed_metric": "detailed_metric",
     "value_to_metric": "value_to_metric",
 }
-_OF_DESCRIPTOR = ("key", "value", "rate_limit", "descriptors", *_SWITCHES)
+_OF_DESCRIPTOR = ("key", "value", "rate_limit", "descriptors", "metadata", *_SWITCHES)
 _OF_COUNT = ("unit", "unit_multiplier", "requests_per_unit", "period", "burst")
 _OF_LIMIT = ("name", "replaces", "unlimited", "algorithm", "limits", *_OF_COUNT)
 _YES = ("true", "yes", "on", "y")
@@ -188,6 +189,7 @@ class _Compiler:
             for field, option in _SWITCHES.items()
         }
         options.update(self._rate_limit(document, (*where, "rate_limit"), descriptor))
+        options["metadata"] = self._metadata(document, (*where, "metadata"), descriptor)
         try:
             node = self._tree.add_descriptor(parent, key, value, **options)
         except ValueError as error:
@@ -225,6 +227,23 @@ class _Compiler:
             else [self._count(document, where, limit)]
         )
         return options
+
+    def _metadata(self, document: Document, where: Any, descriptor: dict[str, Any]) -> str:
+        metadata = meant(descriptor.get("metadata")) or {}
+        if not isinstance(metadata, dict):
+            self._refuse(document, where, f"is {metadata!r:.80}; expected a mapping")
+        if metadata and descriptor.get("rate_limit") is None:
+            place = _place(document, where)
+            self.notes.append(f"{place}: the descriptor has no rate_limit, so nobody is sent this")
+        try:
+            return json.dumps(metadata, allow_nan=False)
+        except (TypeError, ValueError):
+            self._refuse(
+                document,
+                where,
+                f"is {metadata!r:.80}; expected texts, finite numbers, true, false, null, lists "
+                "and mappings",
+            )
 
     def _own_limits(self, document: Document, where: Any, limit: dict[str, Any]) -> list[str]:
         self._refuse_beside(document, where, limit, "limits", ())

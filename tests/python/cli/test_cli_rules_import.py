@@ -166,7 +166,7 @@ def test_what_does_not_carry_over_is_listed(imported: Any) -> None:
     )
     assert [rule.id for rule in rules.rules] == ["a=b/c=d", "a/c", "c/a"]
     assert notes[:-2] == [
-        ":3: descriptors[0]: the value 'foo*' stands for all that begin so, which no condition "
+        ":3: descriptors[0]: each '*' of the value 'foo*' stands for any text, which no condition "
         "does; left out, with all that is nested in it",
         ":3: descriptors[0]: requests with a=foo* that meet none of its descriptors have no limit "
         "in Envoy; here those below 'a' apply to them",

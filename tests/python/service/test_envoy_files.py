@@ -211,7 +211,7 @@ def test_settings_of_descriptors_reach_the_service(tmp_path: Path) -> None:
     """
     service = in_force(tmp_path, text)
     status, answer = service.ask({"shadow": ""}, {"quota": ""}, {"free": ""})
-    assert status == 200
+    assert status == 429  # the only quota is exceeded
     assert [each["code"] for each in answer["statuses"]] == ["OK", "OVER_LIMIT", "OK"]
     assert answer["dynamicMetadata"] == {"quotaModeEnabled": True, "quotaModeViolations": [1]}
     assert service.remaining({"file": "a1"}, {"file": "a2"}) == [7, 7]
@@ -236,7 +236,7 @@ MISTAKES = [
         "domain: d\ndescriptors:\n- key: a\n  limit: 5\n- key: b\n  shadow_mode: perhaps",
         [
             "0.yaml:4: descriptors[0].limit: is not a field; expected key, value, rate_limit, "
-            "descriptors, shadow_mode, quota_mode, share_threshold, detailed_metric, "
+            "descriptors, metadata, shadow_mode, quota_mode, share_threshold, detailed_metric, "
             "value_to_metric",
             "0.yaml:6: descriptors[1].shadow_mode: is 'perhaps'; expected true or false",
         ],
@@ -252,7 +252,7 @@ MISTAKES = [
         "domain: d\ndescriptors:\n- key: a\n  share_threshold: true",
         [
             "0.yaml:3: descriptors[0]: is not accepted: share_threshold is set; expected it with "
-            "a value that ends in '*'"
+            "a value that has a '*'"
         ],
     ),
 ]

@@ -24,6 +24,8 @@ descriptors:
   - {key: ip, rate_limit: {unit: day, requests_per_unit: 100}}
   - {key: free, rate_limit: {unlimited: true}}
   - {key: quota, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}
+  - {key: spare, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 9},
+     metadata: {service: {name: s, weights: [1.5, true, null]}}}
 """
 MIDNIGHT = 1_700_006_400 * 10**9
 
@@ -56,7 +58,8 @@ def descriptor(key: str, value: str, **more: Any) -> dict[str, Any]:
 
 def test_the_stubs_of_envoy_read_every_field_of_the_answer(ask: GrpcClient) -> None:
     user = descriptor("user", "1", hitsAddend="2")
-    answer = ask(domain="d", descriptors=[user, descriptor("free", ""), descriptor("quota", "")])
+    others = [descriptor(key, "") for key in ("free", "quota", "spare")]
+    answer = ask(domain="d", descriptors=[user, *others])
     assert answer == {
         "overallCode": "OK",
         "statuses": [
@@ -72,13 +75,23 @@ def test_the_stubs_of_envoy_read_every_field_of_the_answer(ask: GrpcClient) -> N
                 "currentLimit": {"unit": "DAY"},
                 "durationUntilReset": "86400s",
             },
+            {
+                "code": "OK",
+                "currentLimit": {"requestsPerUnit": 9, "unit": "DAY"},
+                "limitRemaining": 8,
+                "durationUntilReset": "86400s",
+            },
         ],
         "responseHeadersToAdd": [
             {"key": "X-RateLimit-Limit", "value": "0"},
             {"key": "X-RateLimit-Remaining", "value": "0"},
             {"key": "X-RateLimit-Reset", "value": "86400"},
         ],
-        "dynamicMetadata": {"quotaModeEnabled": True, "quotaModeViolations": [2.0]},
+        "dynamicMetadata": {
+            "metadata": {"service": {"name": "s", "weights": [1.5, True, None]}},
+            "quotaModeEnabled": True,
+            "quotaModeViolations": [2.0],
+        },
     }
     answer = ask(domain="d", descriptors=[user, descriptor("ip", "a")])
     assert answer["overallCode"] == "OVER_LIMIT"

@@ -42,6 +42,7 @@ _OF_DESCRIPTOR = {
     "descriptors",
     "shadow_mode",
     "detailed_metric",
+    "metadata",
     "quota_mode",
     "value_to_metric",
     "share_threshold",
@@ -180,19 +181,20 @@ class Imported:
         is_default_limited: bool,
     ) -> None:
         value = descriptor.get("value")
-        if isinstance(value, str) and value.endswith("*") and not self._is_endpoint(descriptor):
+        if isinstance(value, str) and "*" in value and not self._is_endpoint(descriptor):
             self._note(
                 where,
-                f"the value {value!r} stands for all that begin so, which no condition does; left "
-                "out, with all that is nested in it",
+                f"each '*' of the value {value!r} stands for any text, which no condition does; "
+                "left out, with all that is nested in it",
             )
             return
         path = [*path, descriptor]
         for field, why in (
             ("detailed_metric", "metrics are by rule"),
             ("value_to_metric", "metrics are by rule"),
+            ("metadata", "the answers of rules have none"),
         ):
-            if _is_set(descriptor, field):
+            if _is_set(descriptor, field) or (field == "metadata" and descriptor.get(field)):
                 self._note((*where, field), f"is left out: {why}")
         has_children = bool(descriptor.get("descriptors"))
         if value is not None and is_default_limited and _is_set(descriptor, "shadow_mode"):
