@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+import threading
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tidegate._errors import ConfigurationError
 
 try:
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.metrics_core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        UnknownMetricFamily,
+    )
     from prometheus_client.registry import Collector
 except ModuleNotFoundError:
     raise ConfigurationError(
@@ -17,13 +22,13 @@ except ModuleNotFoundError:
     ) from None
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from prometheus_client.metrics_core import Metric
 
     Counters = Callable[[], Mapping[str, int]]
 
-__all__ = ["registry_of", "render"]
+__all__ = ["DescriptorCounters", "ReferenceCounters", "registry_of", "render"]
 
 # These numbers may also fall.
 _GAUGES = ("_open", "_enforced")
@@ -41,13 +46,113 @@ class _Numbers(Collector):
             yield kind(f"tidegate_{name}", name.replace("_", " ").capitalize() + ".", value)
 
 
-def registry_of(limiters: Mapping[str, Any], counters: Counters) -> Any:
-    """Returns a registry with the metrics of limiters and the numbers that `counters` returns."""
+class _Descriptor(NamedTuple):
+    domain: str
+    path: str
+    """Keys with their values, as Envoy's own service joins them: `key_value.key`."""
+
+
+_COUNTED = {
+    "total_hits": "Hits of a descriptor of Envoy's rate limit service.",
+    "within_limit": "Hits within the limit of a descriptor.",
+    "near_limit": "Hits within the limit of a descriptor, but near it.",
+    "over_limit": "Hits over the limit of a descriptor.",
+    "shadow_mode": "Hits over the limit of a descriptor in shadow, which were allowed.",
+}
+_OTHERS = _Descriptor("(others)", "(others)")
+
+
+class DescriptorCounters(Collector):
+    """The counters of Envoy's rate limit service by descriptor.
+
+    `stats` returns those of `EnvoyService.stats()`. At most `most` descriptors have names; the
+    hits of the others are counted together. A descriptor keeps its name while it exists.
+    """
+
+    def __init__(self, stats: Callable[[], Mapping[str, Any]], most: int) -> None:
+        self._stats = stats
+        self._most = most
+        self._lock = threading.Lock()  # of those that ask at the same time
+        self._named: dict[_Descriptor, None] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        counts = self._counts(self._stats()["descriptors"])
+        for name, help in _COUNTED.items():
+            shown = "hits" if name == "total_hits" else name
+            family = CounterMetricFamily(
+                f"tidegate_envoy_descriptor_{shown}", help, labels=("domain", "descriptor")
+            )
+            for descriptor, each in counts.items():
+                family.add_metric(descriptor, each[name])
+            yield family
+
+    def _counts(self, rows: Iterable[Mapping[str, Any]]) -> dict[_Descriptor, dict[str, int]]:
+        by_name = {_Descriptor(row["domain"], row["path"]): row for row in rows}
+        counts: dict[_Descriptor, dict[str, int]] = {}
+        with self._lock:
+            self._named = {name: None for name in self._named if name in by_name}
+            for name in sorted(by_name):
+                if name not in self._named and len(self._named) < self._most:
+                    self._named[name] = None
+                shown = counts.setdefault(
+                    name if name in self._named else _OTHERS, dict.fromkeys(_COUNTED, 0)
+                )
+                for counted in _COUNTED:
+                    shown[counted] += by_name[name][counted]
+        return counts
+
+
+class ReferenceCounters(DescriptorCounters):
+    """The same counters under the names that the service of envoyproxy/ratelimit gives them.
+
+    That service has a label for each key: `key1="message_type_marketing", key2="to_number"`.
+    """
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._stats()
+        counts = self._counts(stats["descriptors"])
+        # Its counters have no suffix, and those of the client library always have one.
+        for name, help in _COUNTED.items():
+            full = f"ratelimit_service_rate_limit_{name}"
+            family = UnknownMetricFamily(full, help)
+            for descriptor, each in counts.items():
+                keys = descriptor.path.split(".")
+                labels = {f"key{i}": key for i, key in enumerate(keys, 1)}
+                family.add_sample(full, {"domain": descriptor.domain, **labels}, each[name])
+            yield family
+        for full, help, labels, value in (
+            (
+                "ratelimit_service_total_requests",
+                "Requests.",
+                {"grpc_method": "ShouldRateLimit"},
+                stats["requests"],
+            ),
+            (
+                "ratelimit_service_should_rate_limit_error",
+                "Requests that were refused as invalid.",
+                {"err_type": "service_error"},
+                stats["invalid"],
+            ),
+        ):
+            family = UnknownMetricFamily(full, help)
+            family.add_sample(full, labels, value)
+            yield family
+
+
+def registry_of(
+    limiters: Mapping[str, Any], counters: Counters, more: Iterable[Collector] = ()
+) -> Any:
+    """Returns a registry with the metrics of limiters and the numbers that `counters` returns.
+
+    It has those of the collectors `more` too.
+    """
     from tidegate.prometheus import RateLimitCollector
 
     registry = CollectorRegistry()
     registry.register(RateLimitCollector(limiters))
     registry.register(_Numbers(counters))
+    for collector in more:
+        registry.register(collector)
     return registry
 
 

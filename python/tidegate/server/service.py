@@ -265,7 +265,9 @@ class Service:
         if admin.public_metrics:
             from tidegate.server.metrics import registry_of
 
-            registry = registry_of({self.settings.prefix: self.limiter}, self.counters)
+            registry = registry_of(
+                {self.settings.prefix: self.limiter}, self.counters, self._collectors()
+            )
         app = probes(lambda: self.is_ready, self.store.ping, registry)
         if self.settings.database is not None:
             self._mount_admin(app, self.settings.database)
@@ -305,6 +307,16 @@ class Service:
             ping=self.store.ping,
         )
         app.mount("/", api)
+
+    def _collectors(self) -> list[Any]:
+        """Returns the collectors of metrics with labels."""
+        from tidegate.server.metrics import DescriptorCounters, ReferenceCounters
+
+        envoy = self.settings.envoy
+        if envoy is None or envoy.metrics == "none":
+            return []
+        kind = ReferenceCounters if envoy.metrics == "reference" else DescriptorCounters
+        return [kind(self.envoy_service.stats, envoy.named_in_metrics)]
 
     def _changed(self, what: str, name: str | None) -> None:
         if self.snapshots is not None:

@@ -159,6 +159,16 @@ class Envoy(_Part):
         default="user",
         description="The entry that names the user, for history and anomalies; empty for none.",
     )
+    metrics: Literal["descriptors", "reference", "none"] = Field(
+        default="descriptors",
+        description="Counters of each descriptor in /metrics: by the names of tidegate, by those "
+        "of envoyproxy/ratelimit, or none.",
+    )
+    named_in_metrics: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        default=1000,
+        description="The most descriptors that have counters of their own in /metrics; the others "
+        "are counted together.",
+    )
 
 
 class Oidc(_Part):
@@ -185,7 +195,8 @@ class Admin(_Part):
     oidc: Optional[Oidc] = None
     public_metrics: StrictBool = Field(
         default=True,
-        description="Whether /metrics is answered without a token. It names no key and no path.",
+        description="Whether /metrics is answered without a token. It names no key and no path "
+        "but the descriptors of Envoy (envoy.metrics).",
     )
 
 

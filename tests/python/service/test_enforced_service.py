@@ -105,6 +105,7 @@ def test_a_flood_is_blocked_until_an_operator_unlocks_it(running: Running) -> No
     assert "\ntidegate_anomaly_enforced 1.0\n" in metrics
     assert "\ntidegate_checks_blocked_total 1.0\n" in metrics
     assert "\ntidegate_envoy_blocked_total 1.0\n" in metrics
+    assert "\ntidegate_envoy_descriptor_hits_total{" in metrics
     running.service.reload()
     assert not running.check("42")["allowed"], "a reload keeps it"
     operator = running.token("operator")

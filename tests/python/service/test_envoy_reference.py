@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import tidegate as tg
 import yaml
+from metrics import exposed, of
+from prometheus_client import CollectorRegistry, generate_latest
 from tidegate import _core
 from tidegate.limiter.storage.uri import open_store
 from tidegate.rules.problems import RulesError
@@ -17,6 +19,7 @@ native = pytest.importorskip("tidegate.server._native", reason="the system has n
 from service_testing import call  # noqa: E402
 from tidegate.rules.document import read_file  # noqa: E402
 from tidegate.server.envoy_descriptors import Descriptors  # noqa: E402
+from tidegate.server.metrics import DescriptorCounters, ReferenceCounters  # noqa: E402
 
 TABLES: list[dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parents[2] / "vectors" / "envoy_reference.yaml").read_text()
@@ -176,3 +179,72 @@ def test_a_limit_of_a_request_is_not_refused_by_that_of_the_file(tmp_path: Path)
     assert service.ask("a=1")["overallCode"] == "OVER_LIMIT"
     assert service.ask("a=1", **own)["overallCode"] == "OK"
     assert service.ask("a=1", **own)["overallCode"] == "OVER_LIMIT"
+
+
+COUNTED = """
+domain: messaging
+descriptors:
+- {key: message_type, value: marketing, descriptors: [
+    {key: to_number, rate_limit: {unit: day, requests_per_unit: 5}}]}
+- {key: shadow, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}
+- {key: user, detailed_metric: true, rate_limit: {unlimited: true}}
+"""
+
+
+def metrics_of(collector: Any) -> str:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return generate_latest(registry).decode()
+
+
+def test_each_descriptor_has_counters_in_prometheus(tmp_path: Path) -> None:
+    service = Service(tmp_path, COUNTED)
+    for _ in range(6):
+        service.ask("message_type=marketing, to_number=1")
+    service.ask("shadow=1")
+    samples = exposed(metrics_of(DescriptorCounters(service.native.stats, most=9)))
+
+    def count(name: str, descriptor: str) -> float | None:
+        labels = {"domain": "messaging", "descriptor": descriptor}
+        return of(samples, f"tidegate_envoy_descriptor_{name}_total", **labels)
+
+    path = "message_type_marketing.to_number"
+    assert count("hits", path) == 6
+    assert count("within_limit", path) == 5
+    assert count("near_limit", path) == 1
+    assert count("over_limit", path) == 1
+    assert count("shadow_mode", path) == 0
+    assert count("shadow_mode", "shadow") == 1
+
+
+def test_dashboards_of_the_reference_find_its_names(tmp_path: Path) -> None:
+    service = Service(tmp_path, COUNTED)
+    service.ask("message_type=marketing, to_number=1")
+    service.ask("shadow=1")
+    text = metrics_of(ReferenceCounters(service.native.stats, most=9))
+    keys = 'domain="messaging",key1="message_type_marketing",key2="to_number"'
+    assert f"ratelimit_service_rate_limit_total_hits{{{keys}}} 1.0" in text
+    assert f"ratelimit_service_rate_limit_within_limit{{{keys}}} 1.0" in text
+    shadow = 'domain="messaging",key1="shadow"'
+    assert f"ratelimit_service_rate_limit_shadow_mode{{{shadow}}} 1.0" in text
+    assert 'ratelimit_service_total_requests{grpc_method="ShouldRateLimit"} 2.0' in text
+    assert 'ratelimit_service_should_rate_limit_error{err_type="service_error"} 0.0' in text
+
+
+def test_the_names_in_metrics_are_bounded_and_kept(tmp_path: Path) -> None:
+    service = Service(tmp_path, COUNTED)
+    collector = DescriptorCounters(service.native.stats, most=5)
+    service.ask("user=m")
+
+    def hits() -> dict[str, float]:
+        name = "tidegate_envoy_descriptor_hits_total"
+        samples = exposed(metrics_of(collector))
+        return {dict(key[1])["descriptor"]: n for key, n in samples.items() if key[0] == name}
+
+    first = hits()
+    assert first["user_m"] == 1
+    assert len(first) == 5  # with the limits that requests bring
+    for i in range(50):
+        service.ask(f"user=a{i}")
+    # Names that sort before it do not take its place.
+    assert hits() == {**first, "(others)": 50.0}

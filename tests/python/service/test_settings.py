@@ -217,6 +217,8 @@ _OTHERS: dict[str, tuple[str, Any]] = {
     "CHECKS__TLS__CLIENT_CA": ("c.pem", Path("c.pem")),
     "ENVOY__CONFIG": ("other.yaml", Path("other.yaml")),
     "ENVOY__USER_KEY": ("customer", "customer"),
+    "ENVOY__METRICS": ("reference", "reference"),
+    "ENVOY__NAMED_IN_METRICS": ("5", 5),
     "ADMIN__LISTEN": ("127.0.0.1:91", Address(host="127.0.0.1", port=91)),
     "ADMIN__TLS__CERTIFICATE": ("c.pem", Path("c.pem")),
     "ADMIN__TLS__KEY": ("c.pem", Path("c.pem")),
