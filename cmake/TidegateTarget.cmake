@@ -27,6 +27,24 @@ function(tidegate_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
+# Bindings and tests use the same private names again (Make, Of, kHour), so that a folder does not compile
+# as one source. Sources of one group do; a source in no group compiles by itself.
+function(tidegate_together name)
+  foreach(source IN LISTS ARGN)
+    if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${source})
+      message(FATAL_ERROR "The group '${name}' names ${source}; expected a source in "
+        "${CMAKE_CURRENT_SOURCE_DIR}.")
+    endif()
+  endforeach()
+  if(TIDEGATE_UNITY)
+    set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${name})
+  endif()
+endfunction()
+
+function(tidegate_unity_of_groups target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${TIDEGATE_UNITY} UNITY_BUILD_MODE GROUP)
+endfunction()
+
 function(tidegate_target target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)

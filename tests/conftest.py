@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +20,17 @@ os.environ.setdefault(
     "HYPOTHESIS_STORAGE_DIRECTORY",
     str(Path(tempfile.gettempdir(), f"tidegate-hypothesis-{os.getuid()}")),
 )
+
+
+# Pytest makes millions of objects for 10,000 tests, and keeps them. The garbage collector would visit
+# them again and again while they are made, and at each `gc.collect()` of a test.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
