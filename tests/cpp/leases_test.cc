@@ -436,6 +436,112 @@ TEST_F(LeaseTableTest, ACostBeyondTheBurstIsTheStoresToRefuse) {
   EXPECT_EQ(table_.Ask(charge, {7, 7}), nullptr);
 }
 
+class LeasedPlanTest : public LeaseTableTest {
+ protected:
+  // The number of `count` limits from the two.
+  bool Decides(size_t count = 2) {
+    const bool known = table_.HitAll({plan_, count}, {prints_, count}, &decision_, &outcomes_,
+                                     &askings_) == Table::Answer::kDecided;
+    if (!known) askings_ = table_.AskAll({plan_, count}, {prints_, count});
+    for (const auto& asking : askings_) {
+      if (asking != nullptr) Answer(*asking);
+    }
+    askings_.clear();
+    return known;
+  }
+
+  const BoundLimit one_ = Bind(MakeLimit(1000, 10 * kSecond), kLong);
+  const BoundLimit two_ = Bind(MakeLimit(2000, 10 * kSecond), kLong);
+  Charge plan_[2] = {{"k", &one_, 1}, {"k", &two_, 1}};
+  Fingerprint prints_[2] = {{7, 7}, {8 << 20 | 8, 8}};
+  Outcomes outcomes_;
+  Askings askings_;
+};
+
+TEST_F(LeasedPlanTest, IsDecidedOnceAllOfItsLimitsAreKnown) {
+  EXPECT_FALSE(Decides());
+  EXPECT_EQ(questions_, 0);
+  EXPECT_FALSE(Decides());
+  EXPECT_EQ(questions_, 2) << "of both limits";
+  ASSERT_TRUE(Decides());
+  EXPECT_TRUE(decision_.allowed);
+  EXPECT_TRUE(decision_.leased);
+  EXPECT_EQ(decision_.limit, &one_.limit) << "the one with the least room";
+  EXPECT_EQ(outcomes_.size(), 2U);
+}
+
+TEST_F(LeasedPlanTest, TakesNothingIfOneLimitIsNotDecided) {
+  for (int i = 0; i < 2; ++i) Decides(/*count=*/1);
+  const int64_t held = table_.Held();
+  ASSERT_GT(held, 0);
+  ASSERT_EQ(table_.HitAll(plan_, prints_, &decision_, &outcomes_, &askings_),
+            Table::Answer::kUnknown);
+  EXPECT_EQ(table_.Held(), held);
+}
+
+TEST_F(LeasedPlanTest, ARefusalOfOneTakesNothingOfTheOther) {
+  for (int i = 0; i < 3; ++i) Decides();
+  // All that the second has is spent, and its centre is empty.
+  const auto asking = table_.Ask({"k", &two_, 500}, prints_[1]);
+  ASSERT_NE(asking, nullptr);
+  table_.Hear(*asking, {.allowed = false, .cost = 1, .now_ns = kStart, .wait_ns = kSecond});
+  const Charge all{"k", &two_, 1};
+  while (table_.Peek(all, prints_[1], &decision_) && decision_.allowed) {
+    std::shared_ptr<const Asking> ignored;
+    ASSERT_EQ(table_.Hit(all, prints_[1], &decision_, &ignored), Table::Answer::kDecided);
+    if (ignored != nullptr) table_.Lose(*ignored);
+  }
+  const int64_t held = table_.Held();
+  ASSERT_GT(held, 0);
+  ASSERT_TRUE(Decides());
+  EXPECT_FALSE(decision_.allowed);
+  EXPECT_TRUE(decision_.leased);
+  EXPECT_EQ(decision_.limit, &two_.limit);
+  EXPECT_TRUE(outcomes_[0].allowed);
+  EXPECT_EQ(table_.Held(), held);
+}
+
+TEST_F(LeasedPlanTest, PutsBackAllOrNothing) {
+  for (int i = 0; i < 4; ++i) Decides();
+  const int64_t held = table_.Held();
+  plan_[1].cost = 600;
+  EXPECT_FALSE(table_.PutBackAll(plan_, prints_));
+  EXPECT_EQ(table_.Held(), held);
+  plan_[1].cost = 1;
+  EXPECT_TRUE(table_.PutBackAll(plan_, prints_));
+  EXPECT_EQ(table_.Held(), held + 2);
+}
+
+TEST_F(LeasedPlanTest, AKeyThatIsTwiceInAPlanIsChargedTwiceOrNotAtAll) {
+  for (int i = 0; i < 3; ++i) Decides();
+  const int64_t held = table_.Held();
+  plan_[1] = plan_[0];
+  prints_[1] = prints_[0];
+  StoreStats before;
+  table_.AddTo(&before);
+  // More than the half of what it has.
+  plan_[0].cost = plan_[1].cost = held;
+  while (plan_[0].cost > 1 && !table_.Peek(plan_[0], prints_[0], &decision_)) {
+    plan_[0].cost = --plan_[1].cost;
+  }
+  ASSERT_EQ(table_.HitAll(plan_, prints_, &decision_, &outcomes_, &askings_),
+            Table::Answer::kUnknown);
+  EXPECT_EQ(table_.Held(), held);
+}
+
+TEST_F(LeasedPlanTest, AStrictLimitHasTheCentreDecideOfAll) {
+  BoundLimit strict = two_;
+  strict.leasing = nullptr;
+  for (int i = 0; i < 3; ++i) Decides(/*count=*/1);
+  plan_[1].limit = &strict;
+  const Askings askings = table_.AskAll(plan_, prints_);
+  ASSERT_EQ(askings.size(), 2U);
+  EXPECT_TRUE(askings[0]->is_hot);
+  EXPECT_EQ(askings[0]->question.want, 0);
+  EXPECT_FALSE(askings[0]->has_place);
+  EXPECT_EQ(askings[1], nullptr);
+}
+
 TEST_F(LeaseTableTest, VeryLongKeysAreNotKept) {
   const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
   const std::string key(300, 'k');

@@ -144,13 +144,7 @@ Keeper::Course Keeper::Hit(int64_t now_ns, int64_t cost) {
   if (demand_.Count(now_ns, cost, length_ns_)) SetLowWater(now_ns);
   if (holding_.Take(now_ns, cost)) {
     if (holding_.asks() || now_ns < next_ask_ns_) return Course::kSpent;
-    const auto& [first, second] = holding_.leases();
-    const auto is_live = [&](const Lease& each) { return now_ns < each.end_ns && each.tokens > 0; };
-    if (is_live(first) && is_live(second)) return Course::kSpent;
-    const int64_t end_ns = is_live(first) ? first.end_ns : second.end_ns;
-    const bool ends = end_ns - now_ns < Scaled(length_ns_, kEnding);
-    const bool is_low = ends || first.tokens + second.tokens < low_water_;
-    return is_low && Want(now_ns) > 0 ? Course::kSpentAndAsk : Course::kSpent;
+    return IsLow(now_ns) && Want(now_ns) > 0 ? Course::kSpentAndAsk : Course::kSpent;
   }
   if (now_ns < hold_ns_ && cost >= hold_cost_) return Course::kRefused;
   return MayAsk(now_ns) ? Course::kAsk : Course::kStrict;
@@ -159,6 +153,21 @@ Keeper::Course Keeper::Hit(int64_t now_ns, int64_t cost) {
 Keeper::Course Keeper::Miss(int64_t now_ns, int64_t cost) {
   if (demand_.Count(now_ns, cost, length_ns_)) SetLowWater(now_ns);
   return MayAsk(now_ns) ? Course::kAsk : Course::kStrict;
+}
+
+Keeper::Course Keeper::Beside(int64_t now_ns, int64_t cost) {
+  if (Peek(now_ns, cost) != Course::kSpent) return Miss(now_ns, cost);
+  if (demand_.Count(now_ns, cost, length_ns_)) SetLowWater(now_ns);
+  return IsLow(now_ns) && MayAsk(now_ns) ? Course::kAsk : Course::kStrict;
+}
+
+bool Keeper::IsLow(int64_t now_ns) const {
+  const auto& [first, second] = holding_.leases();
+  const auto is_live = [&](const Lease& each) { return now_ns < each.end_ns && each.tokens > 0; };
+  if (is_live(first) && is_live(second)) return false;
+  const int64_t end_ns = is_live(first) ? first.end_ns : second.end_ns;
+  const bool ends = end_ns - now_ns < Scaled(length_ns_, kEnding);
+  return ends || first.tokens + second.tokens < low_water_;
 }
 
 bool Keeper::MayAsk(int64_t now_ns) const {

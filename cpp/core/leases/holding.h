@@ -117,9 +117,14 @@ class Keeper {
   Course Hit(int64_t now_ns, int64_t cost);
   // A hit that neither leases nor a refusal decide: kAsk or kStrict.
   Course Miss(int64_t now_ns, int64_t cost);
+  // A hit of which the centre decides although a lease may have the units, since it also decides of
+  // other limits: kAsk if it is time to ask for more, else kStrict.
+  Course Beside(int64_t now_ns, int64_t cost);
   // What would decide a hit without a question: kSpent, kRefused or kStrict. Changes nothing.
   Course Peek(int64_t now_ns, int64_t cost) const;
   bool PutBack(int64_t now_ns, int64_t units) { return holding_.PutBack(now_ns, units); }
+  // Spends what was put back just now.
+  bool TakeAgain(int64_t now_ns, int64_t units) { return holding_.Take(now_ns, units); }
 
   // The question after kAsk or kSpentAndAsk.
   Question Ask(int64_t now_ns);
@@ -145,6 +150,8 @@ class Keeper {
  private:
   int64_t Want(int64_t now_ns) const;
   bool MayAsk(int64_t now_ns) const;
+  // Whether the leases run out soon.
+  bool IsLow(int64_t now_ns) const;
   void SetLowWater(int64_t now_ns);
   void HoldUntil(int64_t ns);
 

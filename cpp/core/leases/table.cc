@@ -18,9 +18,6 @@ constexpr int64_t kLeastUnits = 2;                // in one lease
 // A question without an answer for so long was lost with its call.
 constexpr int64_t kForgottenNs = 2'000'000'000;
 
-// Whether the call can never pass, which only the store says.
-bool IsBeyond(const Charge& charge) { return charge.cost > charge.limit->limit.burst(); }
-
 }  // namespace
 
 int64_t LeaseNowNs() {
@@ -194,6 +191,11 @@ Table::Answer Table::Hit(const Charge& charge, const Fingerprint& print, Decisio
 }
 
 std::shared_ptr<const Asking> Table::Ask(const Charge& charge, const Fingerprint& print) {
+  return AskFor(charge, print, &Keeper::Miss);
+}
+
+std::shared_ptr<const Asking> Table::AskFor(const Charge& charge, const Fingerprint& print,
+                                            Keeper::Course (Keeper::*count)(int64_t, int64_t)) {
   if (charge.key.size() > kLongestKey || IsBeyond(charge)) return nullptr;
   Set& set = SetOf(print);
   absl::MutexLock lock(&set.mu);
@@ -206,8 +208,11 @@ std::shared_ptr<const Asking> Table::Ask(const Charge& charge, const Fingerprint
   Keeper& keeper = *entry->keeper;
   if (keeper.holding().asks() && now_ns - entry->asked_ns > kForgottenNs) keeper.Forget();
   // The units of a call that a lease has by now are spent at the centre all the same.
-  if (keeper.Miss(now_ns, charge.cost) == Keeper::Course::kAsk) return Begin(*entry, now_ns);
-  if (entry->heard_ns == 0) return nullptr;
+  if ((keeper.*count)(now_ns, charge.cost) == Keeper::Course::kAsk) return Begin(*entry, now_ns);
+  return entry->heard_ns == 0 ? nullptr : Alone();
+}
+
+std::shared_ptr<const Asking> Table::Alone() {
   auto alone = std::make_shared<Asking>();
   alone->is_hot = true;
   alone->has_place = false;

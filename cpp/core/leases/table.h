@@ -18,7 +18,9 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "leases/centre.h"
 #include "leases/holding.h"
 #include "tidegate/decision.h"
@@ -52,6 +54,9 @@ struct Asking {
   bool has_place = true;  // in the table, for the answer
 };
 
+// The questions of a plan, one for each limit or null; empty if there are none.
+using Askings = absl::InlinedVector<std::shared_ptr<const Asking>, 1>;
+
 class Table {
  public:
   enum class Answer : uint8_t {
@@ -72,6 +77,17 @@ class Table {
   bool Peek(const Charge& charge, const Fingerprint& print, Decision* decision);
   // Whether the units went back into the lease that they came from.
   bool PutBack(const Charge& charge, const Fingerprint& print);
+
+  // The same for the limits of a plan, all or none, at one instant. HitAll() and PeekAll() decide
+  // if leases or refusals decide each limit; `outcomes` may be null.
+  Answer HitAll(absl::Span<const Charge> plan, absl::Span<const Fingerprint> prints,
+                Decision* decision, Outcomes* outcomes, Askings* askings);
+  bool PeekAll(absl::Span<const Charge> plan, absl::Span<const Fingerprint> prints,
+               Decision* decision, Outcomes* outcomes);
+  bool PutBackAll(absl::Span<const Charge> plan, absl::Span<const Fingerprint> prints);
+  // A limit that is strict by itself has the centre decide of each call; then no limit is asked
+  // for, and a question only says that its key has slots.
+  Askings AskAll(absl::Span<const Charge> plan, absl::Span<const Fingerprint> prints);
   void Reset(const Fingerprint& print);
 
   struct Heard {
@@ -119,13 +135,31 @@ class Table {
     std::array<Entry, kWays> entries;
   };
 
+  // Locks the places of several keys.
+  class Locked;
+  using Entries = absl::InlinedVector<Entry*, 4>;
+
   Set& SetOf(const Fingerprint& print) { return *sets_[print.lo % kSets]; }
   Entry* Find(Set& set, const Charge& charge, const Fingerprint& print, int64_t now_ns);
   Entry* Enter(Set& set, const Charge& charge, const Fingerprint& print, int64_t now_ns);
+  // Whether the call can never pass, which only the store says.
+  static bool IsBeyond(const Charge& charge) { return charge.cost > charge.limit->limit.burst(); }
   // Whether the key was hit within its lease; notes this hit.
   bool WasSeen(const Fingerprint& print, int64_t now_ns, int64_t length_ns);
   void GiveUp(Entry& entry);
   std::shared_ptr<const Asking> Begin(Entry& entry, int64_t now_ns);
+  // The places of the limits that this process knows enough of to decide a call; none if one of
+  // them is not decided so. `passes`: whether leases have all units.
+  Entries Deciding(absl::Span<const Charge> plan, absl::Span<const Fingerprint> prints,
+                   int64_t now_ns, bool* passes);
+  static void DecideAll(absl::Span<const Charge> plan, const Entries& entries, int64_t now_ns,
+                        Decision* decision, Outcomes* outcomes);
+  // Whether the centre answered a question about the key.
+  bool IsKnown(const Charge& charge, const Fingerprint& print);
+  std::shared_ptr<const Asking> AskFor(const Charge& charge, const Fingerprint& print,
+                                       Keeper::Course (Keeper::*count)(int64_t, int64_t));
+  // A question that asks nothing, of a key with slots.
+  static std::shared_ptr<const Asking> Alone();
   static void Decide(const Charge& charge, const Entry& entry, int64_t now_ns, bool allowed,
                      Decision* decision);
 

@@ -230,7 +230,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
     uint64_t foreign_replies = 0;
     // The versions in the deny cache, if the plan has at most so many limits.
     uint64_t versions[kMostDenied] = {};
-    std::shared_ptr<const leases::Asking> asking = nullptr;  // what a hit asks beside its cost
+    // What a hit asks beside its cost, for each limit; empty if nothing.
+    absl::InlinedVector<std::shared_ptr<const leases::Asking>, 1> askings;
   };
 
   explicit RedisStore(RedisOptions options);
@@ -238,8 +239,9 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   Asked Ask(Op op, absl::Span<const Charge> plan, const Moment& moment) const;
   Fingerprint KeyOf(const Charge& charge) const;
   uint16_t SlotOf(const Charge& charge) const;
-  redis::Request RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                            const Moment& moment, const leases::Asking* asking = nullptr) const;
+  redis::Request RequestFor(
+      Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
+      absl::Span<const std::shared_ptr<const leases::Asking>> askings = {}) const;
   // The failure of a call, before its reply is read: a status of client.h or of error_reply.h, so
   // NotFound if the server does not have the script.
   static absl::Status FailureIn(const absl::StatusOr<redis::Reply>& reply);
@@ -277,15 +279,22 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
                        Decision* decision, Outcomes* outcomes);
   // Whether to send a probe before the breaker's time is over, since the server shows life.
   bool ProbeIsEarly(int64_t now_ns);
-  // Whether a call of the plan may be decided by a lease.
+  // Whether leases may decide a call of the plan: all of its limits are leased.
   bool IsLeased(absl::Span<const Charge> plan) const;
+  // What a hit asks beside its cost; empty if nothing.
+  absl::InlinedVector<std::shared_ptr<const leases::Asking>, 1> AskForLeases(
+      absl::Span<const Charge> plan) const;
   // Decides a hit, a peek or a refund by what this process was leased, if it can.
   bool DecideByLease(Op op, absl::Span<const Charge> plan, Decision* decision, Outcomes* outcomes);
-  void SendQuestion(std::shared_ptr<const leases::Asking> asking);
-  // Tells the table what became of a question; fails if the script leased differently from the
-  // core.
-  absl::Status HearLease(const leases::Asking& asking, int64_t cost,
-                         const absl::StatusOr<redis::Answer>& answer);
+  // Questions that were asked at one time, in one command if their keys share a hash slot.
+  void SendQuestions(absl::Span<const std::shared_ptr<const leases::Asking>> askings);
+  // Tells the table what became of the questions of a plan; fails if the script leased differently
+  // from the core.
+  absl::Status HearLeases(absl::Span<const std::shared_ptr<const leases::Asking>> askings,
+                          absl::Span<const Charge> plan,
+                          const absl::StatusOr<redis::Answer>& answer);
+  absl::Status HearLease(const leases::Asking& asking, const Charge& charge,
+                         const redis::Answer& answer, size_t index);
   // Gives all leases back, within a moment.
   void GiveLeasesBack();
   absl::StatusOr<redis::Answer> RunQuotaScript(redis::Request request);

@@ -19,19 +19,31 @@ bool HasSlots(const Charge& charge, const Answer& answer, size_t index) {
 }  // namespace
 
 bool IsLease(const Request& request) {
-  if (request.op != "hit" || request.asking == nullptr) return false;
-  const leases::Question& question = request.asking->question;
-  return question.want > 0 || question.reports[0].slot_ns != 0 || question.reports[1].slot_ns != 0;
+  if (request.op != "hit") return false;
+  return std::any_of(request.askings.begin(), request.askings.end(), [](const auto& asking) {
+    if (asking == nullptr) return false;
+    const leases::Question& question = asking->question;
+    return question.want > 0 || question.reports[0].slot_ns != 0 ||
+           question.reports[1].slot_ns != 0;
+  });
 }
 
-void AppendQuestion(Words* words, const leases::Asking& asking) {
-  words->Add(asking.question.want);
-  words->Add(asking.leasing->length_ns / kMicrosecondNs);
-  for (const leases::Report& report : asking.question.reports) {
+void AppendQuestion(Words* words, const Request& request, const Charge& charge) {
+  const auto& asking = request.askings[static_cast<size_t>(&charge - request.plan.data())];
+  const leases::Question question = asking == nullptr ? leases::Question() : asking->question;
+  const bool asks = asking != nullptr && asking->leasing != nullptr;
+  words->Add(question.want);
+  words->Add(asks ? asking->leasing->length_ns / kMicrosecondNs : 0);
+  for (const leases::Report& report : question.reports) {
     words->Add(report.slot_ns / kMicrosecondNs);
     words->Add(report.spent);
     words->Add(report.given);
   }
+}
+
+int64_t WantOf(const Request& request, size_t index) {
+  const auto& asking = request.askings[index];
+  return asking == nullptr ? 0 : asking->question.want;
 }
 
 std::optional<leases::Level> LevelOf(const Charge& charge, const Answer& answer, size_t index) {

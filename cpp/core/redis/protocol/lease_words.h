@@ -14,8 +14,10 @@ namespace tidegate::redis {
 
 // Whether a hit is a `lease` (lua/plan.lua): whether it asks for units or reports some.
 bool IsLease(const Request& request);
-// The arguments that lua/bucket.lua has for it.
-void AppendQuestion(Words* words, const leases::Asking& asking);
+// The arguments that lua/bucket.lua has for it, of one charge of the plan.
+void AppendQuestion(Words* words, const Request& request, const Charge& charge);
+// The units that it asks for of a limit.
+int64_t WantOf(const Request& request, size_t index);
 
 // The level of a bucket in an answer, by the numbers of its limit; nothing if those of another
 // limit wrote it.

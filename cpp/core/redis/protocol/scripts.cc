@@ -133,7 +133,7 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
     words->Add(limit.span_parts());
     words->AddInstant(limit.step_ns());
     words->Add(limit.step_fraction());
-    if (IsLease(request)) AppendQuestion(words, *request.asking);
+    if (IsLease(request)) AppendQuestion(words, request, charge);
     if (of_used) {
       const Interval all = CostInterval(limit, limit.burst() + debt);
       words->AddInstant(all.ns);
@@ -384,7 +384,7 @@ bool IsPlainWindow(const Charge& charge) {
 }  // namespace
 
 Form Scripts::FormOf(const Request& request) {
-  if (request.op != "hit" || !request.server_time || request.asking != nullptr) return Form::kFull;
+  if (request.op != "hit" || !request.server_time || !request.askings.empty()) return Form::kFull;
   if (request.plan.size() == 1 && IsPlainWindow(request.plan[0])) return Form::kFixedHits;
   if (!std::all_of(request.plan.begin(), request.plan.end(), IsPlainBucket)) return Form::kFull;
   return request.plan.size() == 1 ? Form::kBucketHits : Form::kBucketPlan;
@@ -519,9 +519,9 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request
     }
     at += size;
   }
-  if (IsLease(request)) {
-    answer.granted = number(at);
-    if (answer.granted > request.asking->question.want) return ForeignValue();
+  for (size_t i = 0; IsLease(request) && i < plan.size(); ++i) {
+    answer.granted.push_back(number(at + i));
+    if (answer.granted.back() > WantOf(request, i)) return ForeignValue();
   }
   for (size_t i = 0; of_used && i < plan.size(); ++i) {
     const int64_t units = number(at + i);

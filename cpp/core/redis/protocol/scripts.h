@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,8 +35,8 @@ struct Answer {
   std::vector<QuotaState> quotas;
   // For each limit the units that `charge` charged; else empty.
   std::vector<int64_t> charged;
-  // For `lease` the units that it granted; else 0.
-  int64_t granted = 0;
+  // For `lease`, for each limit the units that it granted; else empty.
+  std::vector<int64_t> granted;
   // For each limit what lua/reserve.lua found; else empty.
   struct Record {
     Found found;
@@ -56,8 +57,9 @@ struct Request {
   int64_t admitted_ns = 0;  // for release, and for refund if it is known
   int64_t host_ns = 0;      // this host's clock, which determines the periods sent for quotas
   const QuotaTopUp* top_up = nullptr;
-  // What a hit of one bucket asks beside its cost: it becomes a `lease` if that is anything.
-  const leases::Asking* asking = nullptr;
+  // What a hit of buckets asks beside its cost, for each limit or null: it becomes a `lease` if
+  // that is anything.
+  absl::Span<const std::shared_ptr<const leases::Asking>> askings = {};
   bool keeps_leases = false;  // a reset keeps the units of buckets that nodes hold
   // For the calls of a reservation, whose parts are those of `plan`.
   const Reservation* reservation = nullptr;

@@ -29,7 +29,7 @@ class RedisStore::Sent final : public redis::Caller {
     RedisStore::Done done;
 
     redis::Request Request() const {
-      return store.RequestFor(op, plan, admitted_ns, moment, asked.asking.get());
+      return store.RequestFor(op, plan, admitted_ns, moment, asked.askings);
     }
     void Answer(const absl::StatusOr<redis::Answer>& answer) const {
       const Decision decision = store.Judge(op, plan, moment, asked, answer, outcomes);

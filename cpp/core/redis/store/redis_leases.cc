@@ -17,8 +17,8 @@
 
 namespace tidegate {
 
-// A question without a call: for more units, or to give some back. It is sent once: what it tells
-// must not be heard twice. A server that does not have the script has not heard it.
+// Questions without a call: for more units, or to give some back. They are sent once: what they
+// tell must not be heard twice. A server that does not have the script has not heard them.
 class RedisStore::LeaseQuestion final : public redis::Caller {
  public:
   struct Last {
@@ -26,25 +26,23 @@ class RedisStore::LeaseQuestion final : public redis::Caller {
     absl::Notification over;
   };
 
-  LeaseQuestion(RedisStore& store, std::shared_ptr<const leases::Asking> asking, bool by_text,
+  LeaseQuestion(RedisStore& store, leases::Askings askings, bool by_text,
                 std::shared_ptr<Last> last)
       : Caller(MonotonicIn(store.options_.timeout)),
         store_(store.weak_from_this()),
-        asking_(std::move(asking)),
-        charge_{asking_->key, &asking_->leasing->bound, 0},
+        askings_(std::move(askings)),
+        plan_(PlanOf(askings_)),
         by_text_(by_text),
         last_(std::move(last)),
         renewals_(store.renewals_.load(std::memory_order_relaxed)),
-        command_(store.scripts_->Command(
-            store.RequestFor(Op::kHit, {&charge_, 1}, kNoInstant, Moment{0}, asking_.get()),
-            redis::Form::kFull, by_text)) {}
+        command_(store.scripts_->Command(RequestIn(store), redis::Form::kFull, by_text)) {}
 
-  static void Send(RedisStore& store, std::shared_ptr<const leases::Asking> asking,
-                   bool by_text = false, std::shared_ptr<Last> last = nullptr) {
-    const Charge charge{asking->key, &asking->leasing->bound, 0};
-    const uint16_t slot = store.SlotOf(charge);
+  // Of keys in one hash slot.
+  static void Send(RedisStore& store, leases::Askings askings, bool by_text = false,
+                   std::shared_ptr<Last> last = nullptr) {
+    const uint16_t slot = store.SlotOf(PlanOf(askings)[0]);
     store.client_->Send(
-        slot, std::make_unique<LeaseQuestion>(store, std::move(asking), by_text, std::move(last)));
+        slot, std::make_unique<LeaseQuestion>(store, std::move(askings), by_text, std::move(last)));
   }
 
   std::string Request() override { return command_; }
@@ -55,24 +53,36 @@ class RedisStore::LeaseQuestion final : public redis::Caller {
     if (store == nullptr) return;
     const absl::Status failure = FailureIn(reply);
     if (absl::IsNotFound(failure) && !by_text_) {
-      Send(*store, asking_, /*by_text=*/true);
+      Send(*store, askings_, /*by_text=*/true);
       store->Flush();
       return;
     }
-    const auto answer =
-        failure.ok() ? redis::Scripts::Parse(**reply,
-                                             store->RequestFor(Op::kHit, {&charge_, 1}, kNoInstant,
-                                                               Moment{0}, asking_.get()),
-                                             redis::Form::kFull)
-                     : absl::StatusOr<redis::Answer>(failure);
+    const auto answer = failure.ok()
+                            ? redis::Scripts::Parse(**reply, RequestIn(*store), redis::Form::kFull)
+                            : absl::StatusOr<redis::Answer>(failure);
     store->RenewAfter(answer.status(), renewals_);
-    store->Record(store->HearLease(*asking_, 0, answer));
+    store->Record(store->HearLeases(askings_, plan_, answer));
+  }
+
+  static Charge ChargeOf(const leases::Asking& asking) {
+    return {asking.key, &asking.leasing->bound, 0};
   }
 
  private:
+  using Charges = absl::InlinedVector<Charge, 2>;
+
+  static Charges PlanOf(const leases::Askings& askings) {
+    Charges plan;
+    for (const auto& asking : askings) plan.push_back(ChargeOf(*asking));
+    return plan;
+  }
+  redis::Request RequestIn(const RedisStore& store) const {
+    return store.RequestFor(Op::kHit, plan_, kNoInstant, Moment{0}, askings_);
+  }
+
   const std::weak_ptr<RedisStore> store_;
-  const std::shared_ptr<const leases::Asking> asking_;
-  const Charge charge_;
+  const leases::Askings askings_;
+  const Charges plan_;
   const bool by_text_;
   const std::shared_ptr<Last> last_;
   const uint64_t renewals_;
@@ -80,7 +90,30 @@ class RedisStore::LeaseQuestion final : public redis::Caller {
 };
 
 bool RedisStore::IsLeased(absl::Span<const Charge> plan) const {
-  return leases_ != nullptr && plan.size() == 1 && plan[0].limit->leasing != nullptr;
+  return leases_ != nullptr && std::all_of(plan.begin(), plan.end(), [](const Charge& charge) {
+           return charge.limit->leasing != nullptr;
+         });
+}
+
+namespace {
+
+using Prints = absl::InlinedVector<Fingerprint, 4>;
+
+}  // namespace
+
+leases::Askings RedisStore::AskForLeases(absl::Span<const Charge> plan) const {
+  leases::Table& table = leases_->Get();
+  if (plan.size() == 1) {
+    leases::Askings askings;
+    if (plan[0].limit->leasing == nullptr) return askings;
+    if (auto asking = table.Ask(plan[0], KeyOf(plan[0])); asking != nullptr) {
+      askings.push_back(std::move(asking));
+    }
+    return askings;
+  }
+  Prints prints;
+  for (const Charge& charge : plan) prints.push_back(KeyOf(charge));
+  return table.AskAll(plan, prints);
 }
 
 bool RedisStore::DecideByLease(Op op, absl::Span<const Charge> plan, Decision* decision,
@@ -91,68 +124,101 @@ bool RedisStore::DecideByLease(Op op, absl::Span<const Charge> plan, Decision* d
     for (const Charge& charge : plan) table.Reset(KeyOf(charge));
     return false;
   }
-  if (!IsLeased(plan)) return false;
-  const Fingerprint print = KeyOf(plan[0]);
+  const bool is_ours = op == Op::kHit || op == Op::kPeek || op == Op::kRefund;
+  if (!is_ours || !IsLeased(plan)) return false;
+  const bool is_single = plan.size() == 1;
+  Prints prints;
+  for (const Charge& charge : plan) prints.push_back(KeyOf(charge));
   if (op == Op::kRefund) {
-    if (!table.PutBack(plan[0], print)) return false;
+    if (!(is_single ? table.PutBack(plan[0], prints[0]) : table.PutBackAll(plan, prints))) {
+      return false;
+    }
     new (decision) Decision();
     return true;
   }
   if (op == Op::kPeek) {
-    if (!table.Peek(plan[0], print, decision)) return false;
-  } else if (op == Op::kHit) {
-    std::shared_ptr<const leases::Asking> asking;
-    const bool known =
-        table.Hit(plan[0], print, decision, &asking) == leases::Table::Answer::kDecided;
-    if (asking != nullptr) SendQuestion(std::move(asking));
-    if (table.has_given_up()) {
-      for (auto& given : table.TakeGivenUp()) SendQuestion(std::move(given));
-    }
-    if (!known) return false;
-    if (!decision->allowed) denied_locally_.fetch_add(1, std::memory_order_relaxed);
+    if (!is_single) return table.PeekAll(plan, prints, decision, outcomes);
+    if (!table.Peek(plan[0], prints[0], decision)) return false;
   } else {
-    return false;
+    leases::Askings askings;
+    leases::Table::Answer answer;
+    if (is_single) {
+      std::shared_ptr<const leases::Asking> asking;
+      answer = table.Hit(plan[0], prints[0], decision, &asking);
+      if (asking != nullptr) askings.push_back(std::move(asking));
+    } else {
+      answer = table.HitAll(plan, prints, decision, outcomes, &askings);
+    }
+    if (!askings.empty()) SendQuestions(askings);
+    if (table.has_given_up()) {
+      for (const auto& given : table.TakeGivenUp()) SendQuestions({&given, 1});
+    }
+    if (answer != leases::Table::Answer::kDecided) return false;
+    if (!decision->allowed) denied_locally_.fetch_add(1, std::memory_order_relaxed);
   }
-  if (outcomes != nullptr) outcomes->assign(1, *decision);
+  if (is_single && outcomes != nullptr) outcomes->assign(1, *decision);
   return true;
 }
 
-void RedisStore::SendQuestion(std::shared_ptr<const leases::Asking> asking) {
-  if (!breaker_->IsClosed()) return leases_->Get().Lose(*asking);
-  LeaseQuestion::Send(*this, std::move(asking));
+void RedisStore::SendQuestions(absl::Span<const std::shared_ptr<const leases::Asking>> askings) {
+  if (!breaker_->IsClosed()) {
+    for (const auto& asking : askings) leases_->Get().Lose(*asking);
+    return;
+  }
+  const auto slot = [&](size_t i) { return SlotOf(LeaseQuestion::ChargeOf(*askings[i])); };
+  leases::Askings together = {askings[0]};
+  for (size_t i = 1; i < askings.size(); ++i) {
+    if (slot(i) != slot(0)) {
+      LeaseQuestion::Send(*this, {askings[i]});
+    } else {
+      together.push_back(askings[i]);
+    }
+  }
+  LeaseQuestion::Send(*this, std::move(together));
   client_->Kick();
 }
 
-absl::Status RedisStore::HearLease(const leases::Asking& asking, int64_t cost,
-                                   const absl::StatusOr<redis::Answer>& answer) {
-  if (!asking.has_place) return answer.status();
-  leases::Table& table = leases_->Get();
-  if (!answer.ok()) {
-    table.Lose(asking);
-    return answer.status();
+absl::Status RedisStore::HearLeases(absl::Span<const std::shared_ptr<const leases::Asking>> askings,
+                                    absl::Span<const Charge> plan,
+                                    const absl::StatusOr<redis::Answer>& answer) {
+  absl::Status status = answer.status();
+  for (size_t i = 0; i < askings.size(); ++i) {
+    if (askings[i] == nullptr || !askings[i]->has_place) continue;
+    if (answer.ok()) {
+      status.Update(HearLease(*askings[i], plan[i], *answer, i));
+    } else {
+      leases_->Get().Lose(*askings[i]);
+    }
   }
+  return status;
+}
+
+absl::Status RedisStore::HearLease(const leases::Asking& asking, const Charge& charge,
+                                   const redis::Answer& answer, size_t index) {
+  leases::Table& table = leases_->Get();
   const leases::Terms& terms = asking.leasing->terms;
-  const Charge charge{asking.key, &asking.leasing->bound, cost};
   leases::Table::Heard heard;
-  heard.allowed = answer->allowed;
-  heard.cost = cost;
-  heard.granted = answer->granted;
-  heard.now_ns = answer->now_ns;
-  const auto level = redis::LevelOf(charge, *answer, 0);
+  // Another limit may have refused the plan.
+  heard.allowed = answer.allowed || (answer.states.size() > 1 &&
+                                     redis::Scripts::Decide(charge, answer, index, true).allowed);
+  heard.cost = charge.cost;
+  heard.granted = answer.granted.empty() ? 0 : answer.granted[index];
+  heard.now_ns = answer.now_ns;
+  const auto level = redis::LevelOf(charge, answer, index);
   heard.level = level.value_or(leases::Level());
-  leases::Settle(terms, answer->now_ns, &heard.level);
-  if (!answer->allowed) {
-    if (cost <= terms.burst) {
-      const leases::Parts wait = leases::Wait(terms, answer->now_ns, heard.level, cost);
+  leases::Settle(terms, answer.now_ns, &heard.level);
+  if (!answer.allowed) {
+    if (!heard.allowed && charge.cost <= terms.burst) {
+      const leases::Parts wait = leases::Wait(terms, answer.now_ns, heard.level, charge.cost);
       heard.wait_ns = static_cast<int64_t>((wait + terms.denominator - 1) / terms.denominator);
     }
     table.Hear(asking, heard);
     return absl::OkStatus();
   }
-  leases::ChargeUnits(terms, cost, &heard.level);
-  const int64_t granted = leases::Grant(terms, answer->now_ns, asking.question.want,
+  leases::ChargeUnits(terms, charge.cost, &heard.level);
+  const int64_t granted = leases::Grant(terms, answer.now_ns, asking.question.want,
                                         asking.leasing->length_ns, &heard.level);
-  if (level.has_value() && granted != answer->granted) {
+  if (level.has_value() && granted != heard.granted) {
     table.Lose(asking);
     return absl::InternalError("the script and the core leased differently");
   }
@@ -168,7 +234,7 @@ void RedisStore::GiveLeasesBack() {
   constexpr absl::Duration kLongest = absl::Milliseconds(50);
   const auto last = std::make_shared<LeaseQuestion::Last>();
   last->left = given.size();
-  for (const auto& asking : given) LeaseQuestion::Send(*this, asking, /*by_text=*/false, last);
+  for (const auto& asking : given) LeaseQuestion::Send(*this, {asking}, /*by_text=*/false, last);
   client_->Kick();
   last->over.WaitForNotificationWithTimeout(std::min(options_.timeout, kLongest));
 }

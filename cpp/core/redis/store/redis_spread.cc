@@ -76,6 +76,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
     if ((decision_.allowed && !decision_.behind) || op_ != Op::kHit) return done_(decision_);
     left_ = 1;  // keeps this alive until all charges are sent
     const int64_t passed_ns = SystemClock::Get().Now() - begun_ns_;
+    Decision undone;
     for (size_t i = 0; i < plan_.size(); ++i) {
       const Decision& d = outcomes_[i][0];
       if (!d.allowed || d.behind) continue;
@@ -85,6 +86,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
         UndoFallback(*op, plan_[i], d);
         continue;
       }
+      if (d.leased && store_.DecideByLease(*op, {&plan_[i], 1}, &undone, nullptr)) continue;
       if (MonotonicNow() >= deadline_) {
         // Sent in the full form, since no caller is left to send it again.
         const redis::Request request = store_.RequestFor(*op, {&plan_[i], 1}, d.at_ns, moment_);

@@ -180,8 +180,9 @@ Fingerprint RedisStore::KeyOf(const Charge& charge) const {
   return board_->hasher.Hash(charge.key, charge.limit->tag);
 }
 
-redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
-                                      const Moment& moment, const leases::Asking* asking) const {
+redis::Request RedisStore::RequestFor(
+    Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
+    absl::Span<const std::shared_ptr<const leases::Asking>> askings) const {
   // Both operations that charge what has been used are one of the scripts, with other bounds.
   static constexpr std::string_view kNames[] = {"hit",    "peek",    "refund", "release",
                                                 "reset",  "charge",  "extend", "forget",
@@ -190,7 +191,7 @@ redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int6
   request.op = kNames[static_cast<size_t>(op)];
   request.plan = plan;
   request.owes = op == Op::kCharge;
-  request.asking = asking;
+  request.askings = askings;
   request.keeps_leases = leases_ != nullptr;
   request.server_time = !options_.client_clock;
   request.now_ns = moment.now_ns;
@@ -206,7 +207,7 @@ redis::Request RedisStore::RequestFor(Op op, absl::Span<const Charge> plan, int6
 RedisStore::Asked RedisStore::Ask(Op op, absl::Span<const Charge> plan,
                                   const Moment& moment) const {
   Asked asked;
-  if (op == Op::kHit && IsLeased(plan)) asked.asking = leases_->Get().Ask(plan[0], KeyOf(plan[0]));
+  if (op == Op::kHit && leases_ != nullptr) asked.askings = AskForLeases(plan);
   asked.at_ns = options_.client_clock ? moment.now_ns : HostNowNs();
   asked.renewals = renewals_.load(std::memory_order_relaxed);
   asked.foreign_replies = foreign_replies_.load(std::memory_order_relaxed);
@@ -371,10 +372,9 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
       [[unlikely]] {
     failure = absl::AbortedError("the reply followed one that belongs to another command");
   }
-  if (asked.asking != nullptr) {
-    const absl::Status heard =
-        HearLease(*asked.asking, plan[0].cost,
-                  failure.ok() ? answer : absl::StatusOr<redis::Answer>(failure));
+  if (!asked.askings.empty()) {
+    const absl::Status heard = HearLeases(
+        asked.askings, plan, failure.ok() ? answer : absl::StatusOr<redis::Answer>(failure));
     if (failure.ok()) failure = heard;
   }
   if (failure.ok()) {
@@ -383,6 +383,11 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
     for (size_t i = 0; i < plan.size(); ++i) {
       Decision each = IsOfUsed(op) ? redis::Scripts::DecideUsed(op, plan[i], *answer, i)
                                    : redis::Scripts::Decide(plan[i], *answer, i, op == Op::kPeek);
+      if (!asked.askings.empty() && asked.askings[i] != nullptr && !each.allowed) {
+        // Until then calls are refused here.
+        const int64_t held_ns = leases_->Get().HeldFor(plan[i], KeyOf(plan[i]));
+        each.retry_after_ns = std::max(each.retry_after_ns, held_ns);
+      }
       verdict.Add(each, static_cast<uint32_t>(i));
       if (outcomes == nullptr) continue;
       // Limits that would have let the call pass were not charged if another refused.
@@ -406,11 +411,6 @@ Decision RedisStore::Judge(Op op, absl::Span<const Charge> plan, const Moment& m
       d.allowed = answer->allowed;
       d.retry_after_ns = d.allowed ? 0 : std::max<int64_t>(d.retry_after_ns, 1);
     }
-    if (asked.asking != nullptr && !d.allowed) {
-      // Until then calls are refused here.
-      const int64_t held_ns = leases_->Get().HeldFor(plan[0], KeyOf(plan[0]));
-      d.retry_after_ns = std::max(d.retry_after_ns, held_ns);
-    }
     if (d.behind || d.allowed == answer->allowed) {
       if (op != Op::kPeek && changed && denied_->on()) {
         for (const Charge& charge : plan) denied_->Outdate(KeyOf(charge));
@@ -431,7 +431,7 @@ Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_
   if (Decision early; Before(op, plan, moment, &early, outcomes)) return early;
   const Asked asked = Ask(op, plan, moment);
   const Instant deadline = MonotonicIn(options_.timeout);
-  const redis::Request request = RequestFor(op, plan, admitted_ns, moment, asked.asking.get());
+  const redis::Request request = RequestFor(op, plan, admitted_ns, moment, asked.askings);
   const uint16_t slot = SlotOf(plan[0]);
   redis::Form form = redis::Scripts::FormOf(request);
   bool by_text = false;
