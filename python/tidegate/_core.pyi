@@ -15,6 +15,7 @@ from tidegate.types import Algorithm
 _Attributes = dict[str, Any]
 _QuotaStatus = tuple[int, int, int, int, int, int, list[Any]]
 _Key = str | bytes
+_Costs = Sequence[int] | None
 
 __version__: Final[str]
 
@@ -404,10 +405,10 @@ class Plan:
     """The base class of tidegate.Plan; see there."""
 
     def __init__(self, limiters: tuple[Limiter, ...]) -> None: ...
-    def hit(
-        self, keys: Sequence[_Key], costs: Sequence[int] | None = None, outcomes: bool = False
-    ) -> Decision:
+    def hit(self, keys: Sequence[_Key], costs: _Costs = None, outcomes: bool = False) -> Decision:
         """Charges each limiter its cost under its key, or none of them."""
+    def peek(self, keys: Sequence[_Key], costs: _Costs = None, outcomes: bool = False) -> Decision:
+        """Returns what hit() would decide."""
     def charge(self, keys: Sequence[_Key], costs: Sequence[int]) -> Decision:
         """Charges each limiter all of its cost under its key, and refuses nothing."""
     def _reserved(self, *args: Any) -> Any: ...

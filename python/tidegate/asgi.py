@@ -28,6 +28,7 @@ from tidegate.web.callables import check_application
 from tidegate.web.configuration import follow, note_storage, with_configured
 from tidegate.web.decisions import GRANTED, grant
 from tidegate.web.execution import AWAITING
+from tidegate.web.exempt_paths import exempt_paths_of
 from tidegate.web.headers import PROBLEM_TYPE
 from tidegate.web.hooks import log
 from tidegate.web.options import (
@@ -79,12 +80,14 @@ class RateLimitMiddleware:
     method and ip need no function. `tiers`, `violations` and `load` are those of tidegate.Limiter.
 
     `cost` is an int, or a function of the scope. Requests with one of `exempt_methods` are not
-    charged, nor are those for which `exempt_when`, a function of the scope, returns true. `headers`
-    are the families of fields to send, of ``"x-ratelimit"`` and ``"ietf"``; with rules also
-    ``"shadow"``, which names the rules in shadow that would have refused the request. `on_refused`
-    is a function of scope and decision, async or not. It returns the ASGI application to answer
-    with (such as a Starlette response), or the body of a 429: a dict or list, sent as JSON, or a
-    str or bytes. The fields are added to its response.
+    charged, nor are those for `exempt_paths`, which are written as the endpoints of rules
+    (``"/health"``, ``"/users/*/avatar"``, ``"/static/**"``; the path inside the application), nor
+    those for which `exempt_when`, a function of the scope, returns true. `headers` are the families
+    of fields to send, of ``"x-ratelimit"`` and ``"ietf"``; with rules also ``"shadow"``, which
+    names the rules in shadow that would have refused the request. `on_refused` is a function of
+    scope and decision, async or not. It returns the ASGI application to answer with (such as a
+    Starlette response), or the body of a 429: a dict or list, sent as JSON, or a str or bytes. The
+    fields are added to its response.
 
     `cost_after` is a function of the scope and the answer, async or not, that returns the actual
     cost; it is called when the application has ended. The answer has a `status` and `headers`, a
@@ -141,6 +144,7 @@ class RateLimitMiddleware:
         self._websockets = given.websockets
         self._settles = given.cost_after is not None
         self._exempt_methods = methods_of(given.exempt_methods)
+        self._exempt_paths = exempt_paths_of(given.exempt_paths)
         if given.messages is not None and not given.websockets:
             raise ConfigurationError(
                 "messages were given with websockets=False, which lets them pass untouched; "
@@ -200,7 +204,11 @@ class RateLimitMiddleware:
             return
         if self._root_path and not scope.get("root_path"):
             scope["root_path"] = self._root_path
-        if scope["method"] in self._exempt_methods and self._is_exempt(scope):
+        if scope["method"] in self._exempt_methods and self._is_exempt(scope, scope["method"]):
+            await self.app(scope, receive, send)
+            return
+        exempt_paths = self._exempt_paths
+        if exempt_paths is not None and exempt_paths(scope) and self._is_exempt(scope):
             await self.app(scope, receive, send)
             return
         checked = (self._request_limiter or self._opened()).check(scope)
@@ -224,17 +232,20 @@ class RateLimitMiddleware:
             return
         await self.app(scope, receive, send)
 
-    def _is_exempt(self, scope: Scope) -> bool:
-        """Whether a request with an exempt method is not counted."""
+    def _is_exempt(self, scope: Scope, method: str = "") -> bool:
+        """Whether a request with an exempt method or path is not counted."""
         requests = self._request_limiter or self._opened()
-        return not isinstance(requests, RuleRequests) or requests.exempts(scope, scope["method"])
+        return not isinstance(requests, RuleRequests) or requests.exempts(scope, method)
 
     async def _connection(self, kind: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles all but HTTP requests. A WebSocket counts as one request, when it connects."""
         if kind == "lifespan" and self.limiter.storage.blocks:
             await _ping_storage(self.limiter)
             send = self._closing(send)
-        if kind != "websocket" or not self._websockets:
+        is_counted = kind == "websocket" and self._websockets
+        if is_counted and self._exempt_paths is not None and self._exempt_paths(scope):
+            is_counted = not self._is_exempt(scope)
+        if not is_counted:
             await self.app(scope, receive, send)
             return
         request_limiter = self._request_limiter or self._opened()

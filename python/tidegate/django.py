@@ -70,8 +70,9 @@ _RAISED = "tidegate.raised"
 _CONFIGURED = frozenset(
     (
         "enabled", "limit", "rules", "attributes", "tiers", "violations", "load", "key", "cost",
-        "cost_after", "exempt_when", "exempt_methods", "storage", "storage_options", "algorithm",
-        "prefix", "clock", "on_limit_error", "on_no_key", "on_refused", "headers", "retry_jitter",
+        "cost_after", "exempt_when", "exempt_methods", "exempt_paths", "storage", "storage_options",
+        "algorithm", "prefix", "clock", "on_limit_error", "on_no_key", "on_refused", "headers",
+        "retry_jitter",
     )
 )  # fmt: skip
 
@@ -89,8 +90,8 @@ class RateLimitMiddleware:
 
     TIDEGATE is a dict of LIMIT, KEY (a function of the request, "package.module:function",
     "ip", "user" or "user_or_ip"), COST, COST_AFTER (a function of the request, and of the response
-    or the exception that the view raised), EXEMPT_WHEN, EXEMPT_METHODS, STORAGE, STORAGE_OPTIONS,
-    ALGORITHM, PREFIX, CLOCK, ON_LIMIT_ERROR, ON_NO_KEY, ON_REFUSED (a function
+    or the exception that the view raised), EXEMPT_WHEN, EXEMPT_METHODS, EXEMPT_PATHS, STORAGE,
+    STORAGE_OPTIONS, ALGORITHM, PREFIX, CLOCK, ON_LIMIT_ERROR, ON_NO_KEY, ON_REFUSED (a function
     of request and decision that returns a response, or an exception to raise), HEADERS,
     RETRY_JITTER and ENABLED, which is read for each request. They are the options of
     tidegate.asgi.RateLimitMiddleware. RULES replace LIMIT (the path of a file, which is followed,
@@ -201,7 +202,11 @@ class RateLimitMiddleware:
         if limiter is None or not _is_enabled():
             return None
         method = request.method or ""
-        if method in self._settings.exempt_methods and not (
+        exempt_paths = self._settings.exempt_paths
+        is_exempt = method in self._settings.exempt_methods
+        if not is_exempt and exempt_paths is not None and exempt_paths(request):
+            is_exempt, method = True, ""
+        if is_exempt and not (
             isinstance(limiter, RuleRequests) and not limiter.exempts(request, method)
         ):
             return None

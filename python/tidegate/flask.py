@@ -91,8 +91,8 @@ _VIEW_OPTIONS = OptionReader(FlaskViewOptions, {"cost": 1}, _HINTS)
 _CONFIGURED = frozenset(
     (
         "enabled", "limit", "endpoint_limit", "meta_limit", "rules", "attributes", "tiers",
-        "violations", "load", "key", "exempt_methods", "storage", "storage_options", "algorithm",
-        "prefix", "on_limit_error", "on_no_key", "headers", "retry_jitter",
+        "violations", "load", "key", "exempt_methods", "exempt_paths", "storage", "storage_options",
+        "algorithm", "prefix", "on_limit_error", "on_no_key", "headers", "retry_jitter",
     )
 )  # fmt: skip
 
@@ -150,12 +150,13 @@ class RateLimit:
     `key`, `cost` and `exempt_when` are functions of the request. `on_refused` is a function of
     request and decision that returns what a view could return, sent as a 429 unless it has another
     status. None of these functions is async. `key` may also be ``"ip"`` (the default), ``"user"``
-    or ``"user_or_ip"``. The other options are those of tidegate.wsgi.RateLimitMiddleware. Options
+    or ``"user_or_ip"``. At `exempt_paths` only the limits of views and blueprints apply. The other
+    options are those of tidegate.wsgi.RateLimitMiddleware. Options
     that are None are read from the configuration of the
     application: TIDEGATE_LIMIT, _ENDPOINT_LIMIT, _META_LIMIT, _RULES, _ATTRIBUTES, _TIERS,
-    _VIOLATIONS, _LOAD, _KEY, _EXEMPT_METHODS, _STORAGE, _STORAGE_OPTIONS, _ALGORITHM, _PREFIX,
-    _ON_LIMIT_ERROR, _ON_NO_KEY, _HEADERS and _RETRY_JITTER. While TIDEGATE_ENABLED is false, which
-    may change at any time, nothing is limited.
+    _VIOLATIONS, _LOAD, _KEY, _EXEMPT_METHODS, _EXEMPT_PATHS, _STORAGE, _STORAGE_OPTIONS,
+    _ALGORITHM, _PREFIX, _ON_LIMIT_ERROR, _ON_NO_KEY, _HEADERS and _RETRY_JITTER. While
+    TIDEGATE_ENABLED is false, which may change at any time, nothing is limited.
     All limits of a request form one plan: if one refuses the request, none charges it. The plan is
     decided in a `before_request` function that init_app() registers, after the functions that were
     registered earlier. A refusal raises RateLimitExceeded, for error handlers. All responses carry

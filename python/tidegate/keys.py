@@ -5,6 +5,7 @@
     from tidegate import keys
 
     keys.first_of(keys.api_key(known=accounts), keys.user(), keys.client_ip())
+    keys.all_of(keys.client_ip(), user_name)  # each name, apart for each address
 
 Each function here returns a key function, which takes a request and returns a key, or None
 if the request has none. A request is an ASGI scope, a WSGI environ, or a request object
@@ -21,6 +22,7 @@ import re
 import sys
 from collections.abc import Awaitable, Container, Iterable, Mapping
 from typing import Any, Callable, Union
+from uuid import UUID
 
 from tidegate._core import peer_of
 from tidegate._errors import ArgumentTypeError, ConfigurationError
@@ -38,6 +40,7 @@ from tidegate.web.request_access import connection_of, fields_of, source_of
 
 __all__ = [
     "KeyFunction",
+    "all_of",
     "api_key",
     "client_ip",
     "cookie",
@@ -373,6 +376,56 @@ def first_of(*functions: KeyFunction) -> KeyFunction:
         return None
 
     return key
+
+
+def all_of(*functions: KeyFunction) -> KeyFunction:
+    """Returns a key made of the keys of all `functions`: requests count together if all of them are
+    equal. None if one of the functions returns none.
+
+    ::
+
+        keys.all_of(keys.client_ip(), lambda request: request.query_params.get("name"))
+    """
+    if len(functions) < 2:
+        raise ConfigurationError(
+            f"all_of() was given {len(functions)} functions; expected two key functions or more"
+        )
+    for function in functions:
+        check_function("a function of all_of()", function, ("the request",))
+
+    def key(request: Any) -> Any:
+        found = [function(request) for function in functions]
+        if any(map(inspect.isawaitable, found)):
+            return _joined_later(found)
+        return _joined(found)
+
+    return key
+
+
+async def _joined_later(found: list[Any]) -> Key | None:
+    return _joined([await each if inspect.isawaitable(each) else each for each in found])
+
+
+def _joined(found: list[Any]) -> Key | None:
+    """Returns one key for several, which no other keys have."""
+    parts = []
+    for each in found:
+        if each is None or each in ("", b""):
+            return None
+        if isinstance(each, (int, UUID)) and not isinstance(each, bool):
+            each = str(each)
+        if not isinstance(each, (str, bytes)):
+            raise ArgumentTypeError(
+                f"a function of all_of() returned {each!r} of type {type(each).__name__}; expected "
+                "a str, bytes, int or UUID, or None"
+            )
+        raw = each if isinstance(each, bytes) else each.encode("utf-8", "surrogatepass")
+        parts.append(raw.replace(b"%", b"%25").replace(b"+", b"%2B"))
+    joined = b"+".join(parts)
+    try:
+        return joined.decode()
+    except UnicodeDecodeError:
+        return joined
 
 
 async def _first_later(

@@ -19,6 +19,7 @@ from tidegate.web.callables import check_application, check_synchronous
 from tidegate.web.configuration import follow, note_storage, with_configured
 from tidegate.web.decisions import grant
 from tidegate.web.execution import BLOCKING
+from tidegate.web.exempt_paths import exempt_paths_of
 from tidegate.web.headers import PROBLEM_TYPE
 from tidegate.web.options import (
     MiddlewareOptions,
@@ -83,6 +84,7 @@ class RateLimitMiddleware:
         self.app = app
         self._settles = given.cost_after is not None
         self._exempt_methods = methods_of(given.exempt_methods)
+        self._exempt_paths = exempt_paths_of(given.exempt_paths)
 
         def opened() -> tuple[Limiter | RuleLimiter, RequestLimiter | RuleRequests]:
             merged, of_storage = with_configured(given, options, storage_options)
@@ -99,10 +101,10 @@ class RateLimitMiddleware:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         method = environ["REQUEST_METHOD"]
-        if method in self._exempt_methods and not (
-            isinstance(self._request_limiter, RuleRequests)
-            and not self._request_limiter.exempts(environ, method)
-        ):
+        if method in self._exempt_methods and self._is_exempt(environ, method):
+            return self.app(environ, start_response)
+        exempt_paths = self._exempt_paths
+        if exempt_paths is not None and exempt_paths(environ) and self._is_exempt(environ):
             return self.app(environ, start_response)
         outcome = self._request_limiter.check(environ, BLOCKING)
         if outcome is None:
@@ -115,6 +117,11 @@ class RateLimitMiddleware:
         if self._settles or outcome.limits.lease_ns:
             return answer_wsgi(self.app, environ, adding, outcome)
         return self.app(environ, adding)
+
+    def _is_exempt(self, environ: Environ, method: str = "") -> bool:
+        """Whether a request with an exempt method or path is not counted."""
+        requests = self._request_limiter
+        return not isinstance(requests, RuleRequests) or requests.exempts(environ, method)
 
     def _refuse(
         self, outcome: RequestDecision, environ: Environ, start_response: StartResponse

@@ -66,6 +66,24 @@ TEST_P(PlanTest, ChargesAllOrNone) {
   EXPECT_EQ(tenants_->stats().denied, 1);
 }
 
+TEST_P(PlanTest, APeekIsWhatAHitWouldDecideAndChangesNothing) {
+  const std::string_view keys[] = {"u", "t"};
+  for (const int64_t cost : {1, 3, 4}) {
+    const int64_t costs[] = {cost, cost};
+    Outcomes outcomes;
+    const Decision peeked = plan_->Peek(keys, costs, &outcomes);
+    EXPECT_EQ(peeked.allowed, cost <= 3);
+    EXPECT_EQ(peeked.rule, 1U);
+    ASSERT_EQ(outcomes.size(), 3U);
+    EXPECT_EQ(outcomes[1].allowed, cost <= 3);
+    EXPECT_TRUE(outcomes[2].allowed);
+    EXPECT_EQ(plan_->Submit(Op::kPeek, keys, costs, nullptr, nullptr)->allowed, cost <= 3);
+  }
+  EXPECT_EQ(users_->refused(), std::vector<int64_t>({0}));
+  EXPECT_EQ(tenants_->refused(), std::vector<int64_t>({0, 0}));
+  EXPECT_EQ(users_->Peek("u").remaining(), 10);
+}
+
 TEST_P(PlanTest, ACostBeyondAllLimitsIsNeverCharged) {
   const Decision d = Hit("u", "t", std::numeric_limits<int64_t>::max());
   EXPECT_FALSE(d.allowed);

@@ -80,7 +80,7 @@ Plan::Charged Plan::For(Keys keys, Costs costs) const {
   return charged;
 }
 
-Decision Plan::Finish(Decision decision, const ChargeNumbers& charge_of, Outcomes* outcomes) const {
+Decision Plan::ByLimit(Decision decision, const ChargeNumbers& charge_of, Outcomes* outcomes) {
   if (decision.limits_elsewhere != 0 && decision.limits_elsewhere != Decision::kAllLimits) {
     uint32_t elsewhere = 0;
     for (size_t i = 0; i < charge_of.size() && i < Decision::kMostTracked; ++i) {
@@ -99,6 +99,11 @@ Decision Plan::Finish(Decision decision, const ChargeNumbers& charge_of, Outcome
     }
     *outcomes = std::move(by_limit);
   }
+  return decision;
+}
+
+Decision Plan::Finish(Decision decision, const ChargeNumbers& charge_of, Outcomes* outcomes) const {
+  decision = ByLimit(decision, charge_of, outcomes);
   uint32_t first = 0;
   for (Limiter* limiter : limiters_) {
     const uint32_t after = first + static_cast<uint32_t>(limiter->limits_.size());
@@ -116,6 +121,12 @@ Decision Plan::Hit(Keys keys, Costs costs, Outcomes* outcomes) {
   const Charged charged = For(keys, costs);
   return Finish(store_.Call(Op::kHit, charged.charges, nullptr, outcomes), charged.charge_of,
                 outcomes);
+}
+
+Decision Plan::Peek(Keys keys, Costs costs, Outcomes* outcomes) {
+  const Charged charged = For(keys, costs);
+  return ByLimit(store_.Call(Op::kPeek, charged.charges, nullptr, outcomes), charged.charge_of,
+                 outcomes);
 }
 
 Decision Plan::FinishCharge(Decision decision, const Charged& charged) const {
@@ -144,6 +155,12 @@ std::optional<Decision> Plan::Submit(Op op, Keys keys, Costs costs, Outcomes* ou
       return FinishCharge(decision, charged);
     };
     return store_.Submit(op, charges, nullptr, nullptr, finish, std::move(done));
+  }
+  if (op == Op::kPeek) {
+    const auto finish = [charge_of = charged.charge_of, outcomes](const Decision& decision) {
+      return ByLimit(decision, charge_of, outcomes);
+    };
+    return store_.Submit(op, charged.charges, nullptr, outcomes, finish, std::move(done));
   }
   // Kept alive by `finish`.
   const auto own = has_shadow_ ? std::make_shared<Outcomes>() : std::shared_ptr<Outcomes>();

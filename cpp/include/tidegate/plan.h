@@ -37,10 +37,12 @@ class Plan {
   // limiter, a refused one for the limiter whose limit refused. If `outcomes` is not null, it gets
   // the decision of each limit of all limiters.
   Decision Hit(Keys keys, Costs costs, Outcomes* outcomes = nullptr);
+  // What Hit() would decide now; charges and counts nothing.
+  Decision Peek(Keys keys, Costs costs, Outcomes* outcomes = nullptr);
   // Charges each limiter all of its cost, and refuses nothing; see Limiter::ChargeInFull().
   Decision ChargeInFull(Keys keys, Costs costs);
-  // Like Limiter::Submit(), for kHit and kCharge; `outcomes`, which must be null for kCharge, must
-  // live until `done` is called.
+  // Like Limiter::Submit(), for kHit, kPeek and kCharge; `outcomes`, which must be null for
+  // kCharge, must live until `done` is called.
   std::optional<Decision> Submit(Op op, Keys keys, Costs costs, Outcomes* outcomes,
                                  Store::Done done);
   // Like Limiter::SubmitReserved(). A cost of what was used may be 0.
@@ -61,8 +63,10 @@ class Plan {
   explicit Plan(std::vector<Limiter*> limiters);
 
   Charged For(Keys keys, Costs costs) const;
-  // Counts the decision, and turns its index of a charge into one of a limit of all limiters.
-  // `outcomes` of the charges become those of the limits.
+  // Turns the decision's index of a charge into one of a limit of all limiters. `outcomes` of the
+  // charges become those of the limits.
+  static Decision ByLimit(Decision decision, const ChargeNumbers& charge_of, Outcomes* outcomes);
+  // Does what ByLimit() does, and counts the decision.
   Decision Finish(Decision decision, const ChargeNumbers& charge_of, Outcomes* outcomes) const;
   // The same for a charge. What is written off is counted by the first limiter.
   Decision FinishCharge(Decision decision, const Charged& charged) const;

@@ -38,11 +38,20 @@ class PyPlan {
   }
 
   py::object Hit(const py::object& keys, const py::object& costs, bool outcomes) {
+    return Decided(&Plan::Hit, keys, costs, outcomes);
+  }
+
+  py::object Peek(const py::object& keys, const py::object& costs, bool outcomes) {
+    return Decided(&Plan::Peek, keys, costs, outcomes);
+  }
+
+  py::object Decided(Decision (Plan::*decide)(Plan::Keys, Plan::Costs, Outcomes*),
+                     const py::object& keys, const py::object& costs, bool outcomes) {
     const Call call(*this, keys, costs);
     Outcomes each;
     Outcomes* const wanted = outcomes ? &each : nullptr;
-    const auto hit = [&] { return plan_->Hit(call.keys, call.costs, wanted); };
-    const Decision decision = plan_->blocks() ? WithoutGil(hit) : hit();
+    const auto decided = [&] { return (*plan_.*decide)(call.keys, call.costs, wanted); };
+    const Decision decision = plan_->blocks() ? WithoutGil(decided) : decided();
     return py::reinterpret_steal<py::object>(NewDecision(decision, owners_.ptr(), wanted));
   }
 
@@ -141,6 +150,8 @@ void RegisterPlan(py::module_& m) {
   py::class_<PyPlan>(m, "Plan", Collected<PyPlan>())
       .def(py::init<const py::tuple&>(), py::arg("limiters"))
       .def("hit", &PyPlan::Hit, py::arg("keys"), py::arg("costs") = py::none(),
+           py::arg("outcomes") = false)
+      .def("peek", &PyPlan::Peek, py::arg("keys"), py::arg("costs") = py::none(),
            py::arg("outcomes") = false)
       .def("charge", &PyPlan::ChargeInFull, py::arg("keys"), py::arg("costs"))
       .def(

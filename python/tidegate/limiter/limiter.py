@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import time
 
 from tidegate import _core
@@ -17,12 +16,12 @@ from tidegate.limiter.reservation import ReservesByKey
 from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.limiter.storage.hints import OF_LIMITERS
 from tidegate.limiter.waiting.leases import of_process
-from tidegate.limiter.waiting.queue import Bell, WaitingRoom
+from tidegate.limiter.waiting.queue import WaitingRoom
 from tidegate.limiter.waiting.slot import Acquired, Slot
+from tidegate.limiter.waiting.turn import KeyTurn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import asyncio
     import datetime as dt
     from typing import Any, Callable, Union, overload
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from tidegate.limiter.quotas.status import QuotaStatus
     from tidegate.limiter.rule_limiter import LoadSource, RuleLimiter, TierLookup, Violations
     from tidegate.limiter.storage.options import StorageLike, StorageOptions
-    from tidegate.limiter.waiting.queue import Ticket
     from tidegate.rules.rule_set import RuleSet
     from tidegate.rules.source import RuleSource
     from tidegate.types import Algorithm
@@ -42,12 +40,6 @@ if TYPE_CHECKING:
     Key = Union[str, bytes]
 
 __all__ = ["Limiter"]
-
-# Longer than any wait that a timer of the platform accepts.
-_LONGEST_SLEEP = 3600.0
-# Seconds between two looks for a place that another limiter of the storage, perhaps in another
-# process, gave back: nothing wakes callers here then.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
 
 
 class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
@@ -220,22 +212,7 @@ class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
         that is refused is returned when the time is up, or at once if the wait would be longer than
         the timeout even with no caller before it, or if the cost can never pass.
         """
-        self._check(key, cost)  # an invalid key or cost must not join the queue
-        deadline_ns = self._deadline_ns(timeout)
-        bell = Bell()
-        ticket = self._room.enter(key, cost, bell.ring)
-        try:
-            while True:
-                bell.silence()
-                answer = self._look(ticket, deadline_ns)
-                if isinstance(answer, Decision):
-                    return answer
-                bell.wait(answer if self._timed else None)
-        finally:
-            try:
-                self._room.leave(ticket)
-            finally:  # again: an exception of a signal handler may have interrupted it
-                self._room.leave(ticket)
+        return self._turn(key, cost, timeout).wait()
 
     def acquired(
         self, key: Key | Callable[..., Key], cost: int = 1, timeout: float | None = 5.0
@@ -249,38 +226,7 @@ class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
 
     async def acquire_async(self, key: Key, cost: int = 1, timeout: float | None = 5.0) -> Decision:
         """Like acquire(), without blocking the event loop. A cancelled task leaves the queue."""
-        import asyncio
-        import contextlib
-
-        from tidegate.limiter.loops import running_loop
-
-        self._check(key, cost)
-        deadline_ns = self._deadline_ns(timeout)
-        loop = running_loop()
-        woken = asyncio.Event()
-
-        def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # a closed loop has no task left to wake
-                loop.call_soon_threadsafe(woken.set)
-
-        ticket = self._room.enter(key, cost, wake)
-        try:
-            while True:
-                woken.clear()
-                answer = await self._look_async(ticket, deadline_ns)
-                if isinstance(answer, Decision):
-                    return answer
-                timer = loop.call_later(answer, woken.set) if self._timed else None
-                try:
-                    await woken.wait()
-                finally:
-                    if timer is not None:
-                        timer.cancel()
-        finally:
-            try:
-                self._room.leave(ticket)
-            finally:  # again: an exception of a signal handler may have interrupted it
-                self._room.leave(ticket)
+        return await self._turn(key, cost, timeout).wait_async()
 
     def slot(self, key: Key, cost: int = 1, timeout: float | None = 0.0) -> Slot:
         """A place among the calls of `key` that are in flight, for ``with`` and ``async with``.
@@ -414,86 +360,18 @@ class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
         """The time by which callers wait. Not the limiter's if that follows the wall clock."""
         return time.monotonic_ns() if self._clock is None else self._now_ns()
 
-    def _look(self, ticket: Ticket, deadline_ns: int | None) -> Decision | float:
-        """Tries once for a caller in the queue: the decision, or how long to sleep at most."""
-        key, cost = ticket.key, ticket.cost
-        first = self._room.is_first(ticket)
-        forecast = self.peek(key, cost)
-        if forecast.allowed and first:
-            decision = self.hit(key, cost)
-            if decision.allowed:
-                return decision
-            forecast = decision
-        sleep = self._sleep(forecast, deadline_ns, ticket if first else None)
-        if sleep:
-            return sleep
-        if forecast.allowed:
-            forecast = self.peek(key, self._cost_in_turn(ticket))
-            if not forecast.allowed:
-                return forecast
-        return self.hit(key, cost)
+    def _turn(self, key: Key, cost: int, timeout: float | None) -> KeyTurn:
+        """A wait for `cost` units of `key`. Raises ConfigurationError for invalid arguments, which
+        must not join the queue."""
+        self._check(key, cost)
+        return KeyTurn(self, key, cost, self._deadline_ns(timeout))
 
-    async def _look_async(self, ticket: Ticket, deadline_ns: int | None) -> Decision | float:
-        """Like _look(), without blocking the event loop."""
-        if self._loops is None:
-            return self._look(ticket, deadline_ns)
-        key, cost = ticket.key, ticket.cost
-        hit = self._hit_or_leave if self._has_leases else self.hit_async
-        first = self._room.is_first(ticket)
-        forecast = await self.peek_async(key, cost)
-        if forecast.allowed and first:
-            decision = await hit(key, cost)
-            if decision.allowed:
-                return decision
-            forecast = decision
-        sleep = self._sleep(forecast, deadline_ns, ticket if first else None)
-        if sleep:
-            return sleep
-        if forecast.allowed:
-            forecast = await self.peek_async(key, self._cost_in_turn(ticket))
-            if not forecast.allowed:
-                return forecast
-        return await hit(key, cost)
-
-    async def _hit_or_leave(self, key: Key, cost: int) -> Decision:
-        """Like hit_async(), but gives the place back if the task is cancelled meanwhile."""
-        import asyncio
-
-        hit = asyncio.ensure_future(self.hit_async(key, cost))
-        try:
-            return await asyncio.shield(hit)
-        except asyncio.CancelledError:
-            hit.add_done_callback(lambda done: self._give_back(key, cost, done))
-            raise
-
-    def _give_back(self, key: Key, cost: int, done: asyncio.Future[Decision]) -> None:
-        """Gives back a charge without waiting for the store."""
+    def _give_back(self, key: Key, cost: int, decision: Decision) -> None:
+        """Gives places back without waiting for the store."""
         loops = self._loops
-        if loops is None or done.cancelled() or done.exception() or not done.result().allowed:
-            return
-        loops.begin(self, loops.RELEASE, key, cost, done.result())
-        self._room.wake_first(key)
-
-    def _cost_in_turn(self, ticket: Ticket) -> int:
-        """The units that must be left for a caller whose time is up not to take them from earlier
-        callers; at most the capacity."""
-        capacity = min(limit.capacity for limit in self._limits)
-        return min(self._room.cost_ahead(ticket) + ticket.cost, capacity)
-
-    def _sleep(self, forecast: Decision, deadline_ns: int | None, first: Ticket | None) -> float:
-        """Seconds until the next try, 0.0 if waiting longer is of no use.
-
-        `first` is the ticket of the caller if it is the first of its queue.
-        """
-        wait = forecast.retry_after
-        left = math.inf if deadline_ns is None else (deadline_ns - self._waits_ns()) / 1e9
-        # A holder may leave at any time, so the end of its lease bounds no wait.
-        if wait == math.inf or (wait > left and not self._has_leases):
-            return 0.0
-        most = _LONGEST_SLEEP
-        if self._has_leases and first is not None:
-            most = first.pause = min(2 * first.pause or _FIRST_PAUSE, _LONGEST_PAUSE)
-        return max(0.0, min(wait or left, left, most))
+        if loops is not None:
+            loops.begin(self, loops.RELEASE, key, cost, decision)
+            self._room.wake_first(key)
 
 
 class Limiter(KeyLimiter):

@@ -191,14 +191,15 @@ async def run_plan(
     outcomes: bool,
     op: int = HIT,
 ) -> Decision:
-    """Like run(), for a hit or a charge of a plan."""
+    """Like run(), for a hit, a peek or a charge of a plan."""
     loop = running_loop()
     channel = _channel_of(loop)
     if channel is None:
         if op == CHARGE:
             assert costs is not None
             return await loop.run_in_executor(None, plan.charge, keys, costs)
-        return await loop.run_in_executor(None, plan.hit, keys, costs, outcomes)
+        decide = plan.hit if op == HIT else plan.peek
+        return await loop.run_in_executor(None, decide, keys, costs, outcomes)
     answer = plan._begin(op, keys, costs, outcomes, loop, channel)
     return answer if type(answer) is _core.Decision else await answer
 

@@ -8,6 +8,8 @@ from tidegate.limiter.debt import WriteOffs
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.reservation import Reserves, Reserving
 from tidegate.limiter.reservation_token import identity
+from tidegate.limiter.waiting.slot import PlanSlot
+from tidegate.limiter.waiting.turn import PlanTurn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,6 +96,79 @@ class Plan(_core.Plan, Reserves):
             return self.hit(keys, costs, outcomes)
         decision: Decision = await loops.run_plan(self, keys, costs, outcomes)
         return decision
+
+    def peek(
+        self,
+        keys: Sequence[Key],
+        costs: Sequence[int] | None = None,
+        outcomes: bool = False,
+    ) -> Decision:
+        """Returns the decision that hit() would make now; charges and counts nothing."""
+        return super().peek(keys, costs, outcomes)
+
+    async def peek_async(
+        self,
+        keys: Sequence[Key],
+        costs: Sequence[int] | None = None,
+        outcomes: bool = False,
+    ) -> Decision:
+        """Like peek(), without blocking the event loop."""
+        loops = self._loops
+        if loops is None:
+            return self.peek(keys, costs, outcomes)
+        decision: Decision = await loops.run_plan(self, keys, costs, outcomes, loops.PEEK)
+        return decision
+
+    def acquire(
+        self,
+        keys: Sequence[Key],
+        costs: Sequence[int] | None = None,
+        timeout: float | None = 5.0,
+    ) -> Decision:
+        """Waits until all limiters can be charged together, and charges them; see
+        Limiter.acquire().
+
+        It waits in the queue of each of its keys. While one key has no room, it lets later callers
+        pass at the others. A refusal is of the limit with the longest wait, see binding(). Places
+        of concurrency limits are taken too: refund() with the decision gives them back, and slot()
+        does it by itself.
+        """
+        return self._turn(keys, costs, timeout).wait()
+
+    async def acquire_async(
+        self,
+        keys: Sequence[Key],
+        costs: Sequence[int] | None = None,
+        timeout: float | None = 5.0,
+    ) -> Decision:
+        """Like acquire(), without blocking the event loop. A cancelled task leaves the queues."""
+        return await self._turn(keys, costs, timeout).wait_async()
+
+    def slot(
+        self,
+        keys: Sequence[Key],
+        costs: Sequence[int] | None = None,
+        timeout: float | None = 0.0,
+    ) -> PlanSlot:
+        """Charges all limiters, and gives the places of concurrency limits back at the end; for
+        ``with`` and ``async with``.
+
+        ::
+
+            with Plan([requests, tokens, in_flight]).slot([user, tenant, "model"], [1, 900, 1]):
+                ...
+
+        Entering waits up to `timeout` seconds, as acquire() does, and raises RateLimitExceeded if
+        not all could be charged. Leases are extended as those of Limiter.slot(). Raises
+        ConfigurationError if no limiter has a concurrency limit.
+        """
+        if not any(limiter._has_leases for limiter in self._limiters):
+            raise ConfigurationError(
+                f"a slot was requested of {self!r}; expected a limiter with a limit such as "
+                "'5 at once'"
+            )
+        self._turn(keys, costs, timeout)  # raises for invalid arguments
+        return PlanSlot(self, keys, costs, timeout)
 
     def charge(self, keys: Sequence[Key], costs: Sequence[int]) -> Decision:
         """Charges each limiter all of its cost under its key, and refuses nothing.
@@ -213,6 +288,15 @@ class Plan(_core.Plan, Reserves):
     @property
     def _may_wait(self) -> bool:
         return self._loops is not None
+
+    def _turn(
+        self, keys: Sequence[Key], costs: Sequence[int] | None, timeout: float | None
+    ) -> PlanTurn:
+        """A wait for all limiters. Raises ConfigurationError for invalid arguments, which must not
+        join the queues."""
+        each = self._each(keys, costs, None)
+        deadline_ns = self._limiters[0]._deadline_ns(timeout)
+        return PlanTurn(self, tuple(keys), tuple(cost for _, _, cost, _ in each), deadline_ns)
 
     def _each(
         self, keys: Sequence[Key], costs: Sequence[int] | None, decision: Decision | None

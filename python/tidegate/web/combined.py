@@ -90,8 +90,14 @@ class CombinedLimiter:
             mine = [charges[number] for number in group.numbers]
             keys = [charge.key or "" for _, charge in mine]
             costs = [charge.cost for _, charge in mine]
-            began = time.perf_counter() if observers.times else None
-            decision = await execution.hit_plan(group.plan, keys, costs)
+            wait = max(limiter.wait for limiter, _ in mine)
+            began = time.perf_counter() if observers.times and not wait else None
+            if wait:
+                turn = group.plan._turn(keys, costs, wait)
+                decision = await execution.take(turn)
+                now_ns = turn.charged_ns
+            else:
+                decision = await execution.hit_plan(group.plan, keys, costs)
             limiter, bound = mine[group.plan.binding(decision)]
             if began is not None:
                 took = time.perf_counter() - began

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tidegate.limiter.limiter import Limiter
     from tidegate.limiter.plan import Plan
     from tidegate.limiter.rule_limiter import RuleLimiter
+    from tidegate.limiter.waiting.turn import Turn
 
 __all__ = ["AWAITING", "BLOCKING", "Awaiting", "Blocking", "Execution"]
 
@@ -54,6 +55,10 @@ class Blocking:
 
     async def hit_plan(self, plan: Plan, keys: Sequence[Key], costs: Sequence[int]) -> Decision:
         return plan.hit(keys, costs)
+
+    async def take(self, turn: Turn) -> Decision:
+        """Waits for a turn; returns its decision."""
+        return turn.wait()
 
     async def check_rules(self, limiter: RuleLimiter, attributes: Mapping[str, Any]) -> Decision:
         return limiter.check(**attributes)
@@ -117,6 +122,10 @@ class Awaiting:
 
     async def hit_plan(self, plan: Plan, keys: Sequence[Key], costs: Sequence[int]) -> Decision:
         return await plan.hit_async(keys, costs)
+
+    async def take(self, turn: Turn) -> Decision:
+        """Waits for a turn; returns its decision."""
+        return await turn.wait_async()
 
     async def check_rules(self, limiter: RuleLimiter, attributes: Mapping[str, Any]) -> Decision:
         return await limiter.check_async(**attributes)

@@ -90,6 +90,7 @@ class MiddlewareOptions(RequestOptions, RuleOptions, total=False):
 
     limiter: Limiter | RuleLimiter | None
     exempt_methods: Iterable[str]
+    exempt_paths: Iterable[str] | None
 
 
 class ASGIOptions(MiddlewareOptions, total=False):
@@ -106,6 +107,7 @@ class SharedOptions(TypedDict, total=False):
 
     methods: Iterable[str] | None
     scope: str | None
+    wait: float | None
 
 
 class DependencyOptions(RequestOptions, SharedOptions, total=False):
@@ -153,6 +155,7 @@ class FlaskOptions(ConfiguredOptions, ConfiguredStorage, ConfiguredRules, total=
     meta_limit: LimitLike | Callable[..., Any] | None
     cost: int | Callable[[Any], Any] | None
     exempt_methods: Iterable[str] | None
+    exempt_paths: Iterable[str] | None
 
 
 class FlaskViewOptions(ConfiguredOptions, SharedOptions, total=False):
@@ -186,6 +189,7 @@ DEFAULTS: dict[str, Any] = {
     "on_refused": None,
     "headers": FAMILIES,
     "retry_jitter": 0.0,
+    "wait": 0.0,
     "websockets": True,
     "message_cost": 1,
     "on_message_refused": "close",
@@ -305,6 +309,7 @@ _OF_REQUESTS = (
     "on_refused",
     "headers",
     "retry_jitter",
+    "wait",
 )
 
 

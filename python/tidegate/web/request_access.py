@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate._errors import ArgumentTypeError
 
-__all__ = ["connection_of", "fields_of", "source_of"]
+__all__ = ["connection_of", "fields_of", "path_of", "source_of"]
 
 
 def source_of(request: Any) -> Mapping[str, Any]:
@@ -48,3 +48,31 @@ def fields_of(request: Any, name: str) -> list[str]:
         return [value] if isinstance(value, str) else []
     wanted = name.encode("ascii")
     return [value.decode("latin-1") for found, value in headers if found.lower() == wanted]
+
+
+def path_of(request: Any) -> str | bytes | None:
+    """Returns the path inside the application, as its router reads it."""
+    inside = getattr(request, "path_info", None)  # of Django, which decodes it
+    if isinstance(inside, str):
+        return _as_path(inside)
+    source = source_of(request)
+    path = source.get("path")
+    if isinstance(path, str):
+        root = source.get("root_path")
+        if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
+            path = path[len(root) :]
+        return _as_path(path)
+    path = source.get("PATH_INFO")
+    if path is None:
+        return None
+    # A WSGI server decodes the bytes of a path as Latin-1.
+    return _as_path(path).encode("latin-1", "replace")
+
+
+def _as_path(path: str) -> str:
+    """Returns a path without what routers do not see: a last line feed, and no first slash."""
+    path = path.rstrip("\n")
+    if not path.startswith("/"):
+        scheme, colon, rest = path.partition(":")
+        path = rest if colon and scheme.isalnum() and rest.startswith("/") else f"/{path}"
+    return path

@@ -7,6 +7,7 @@ functions that read it are arguments.
 from __future__ import annotations
 
 import inspect
+import math
 import time
 from collections.abc import Awaitable, Iterable, Iterator
 from types import CoroutineType
@@ -36,6 +37,7 @@ __all__ = [
     "RequestDecision",
     "RequestLimiter",
     "check_cost",
+    "check_wait",
 ]
 
 # A decision if nothing had to be awaited, else a coroutine of it; None: not limited.
@@ -172,7 +174,8 @@ class RequestLimiter:
     value or an awaitable of it. Their exceptions and invalid results never leave check(): they are
     logged, and the request is decided by the policy `on_no_key`, with a cost of 1, or as not
     exempt. If a limit function fails, the policy of its DynamicLimit applies. `methods` are the
-    methods of requests that are charged, None for all. No request is charged if `enabled` is false,
+    methods of requests that are charged, None for all. A request waits up to `wait` seconds for its
+    turn before it is refused. No request is charged if `enabled` is false,
     or the switch of the process is off. Raises ConfigurationError at construction for invalid
     arguments. Thread-safe.
     """
@@ -192,7 +195,9 @@ class RequestLimiter:
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str],
         retry_jitter: float | Callable[[float], Any] = 0.0,
+        wait: float | None = None,
     ) -> None:
+        self.wait = check_wait(wait)
         self.hooks = Hooks(cost_after=cost_after, on_refused=on_refused, retry_jitter=retry_jitter)
         for name, function in (("key", key), ("exempt_when", exempt_when)):
             if function is not None:
@@ -230,6 +235,7 @@ class RequestLimiter:
             and enabled
             and exempt_when is None
             and cost_after is None
+            and not self.wait
             # Subclasses that override hit_async take the slow path.
             and type(limits.limiter).hit_async is Limiter.hit_async
         )
@@ -336,9 +342,13 @@ class RequestLimiter:
         limiter = charge.limits.limiter
         # Read before the decision, which charge.remember() must not take for a later one.
         decided_ns = limiter._now_ns()
-        began = time.perf_counter() if observers.times else None
+        began = time.perf_counter() if observers.times and not self.wait else None
         decision: Any
-        if type(limiter).hit_async is Limiter.hit_async:
+        if self.wait:
+            turn = limiter._turn(charge.key, charge.cost, self.wait)
+            decision = await execution.take(turn)
+            decided_ns = turn.charged_ns
+        elif type(limiter).hit_async is Limiter.hit_async:
             decision = execution.start_hit(limiter, charge.key, charge.cost)
             if type(decision) is not Decision:
                 decision = await decision
@@ -485,6 +495,20 @@ class RequestLimiter:
         text = f"{problem}; {outcome}"
         self.hooks.log_throttled(text, *details, exc=exc, is_expected=is_expected)
         return None if self._on_no_key != "address" else _STAND_IN + (address or "")
+
+
+def check_wait(wait: object) -> float:
+    """Returns the seconds that a request may wait for its turn. Raises ConfigurationError for
+    invalid ones."""
+    if wait is None:
+        return 0.0
+    if isinstance(wait, bool) or not isinstance(wait, (int, float)):
+        raise ArgumentTypeError(
+            f"wait is {wait!r} of type {type(wait).__name__}; expected seconds as int or float"
+        )
+    if not 0 <= wait < math.inf:
+        raise ConfigurationError(f"wait is {wait!r}; expected 0 or more seconds, and a bound")
+    return float(wait)
 
 
 def check_cost(limits: Iterable[Limit], cost: object) -> None:

@@ -22,7 +22,7 @@ from tidegate.web.headers import FAMILIES, SHADOW, Problems, check_families, fie
 from tidegate.web.hooks import Hooks, log
 from tidegate.web.observers import Refusal, observers
 from tidegate.web.registry import register_rules
-from tidegate.web.request_access import connection_of, source_of
+from tidegate.web.request_access import connection_of, path_of, source_of
 from tidegate.web.request_limiter import Checked, RequestDecision, check_cost
 from tidegate.web.shadow import ShadowDecision, refused_in_shadow
 from tidegate.web.switch import switch
@@ -125,7 +125,7 @@ class RuleRequests:
         counted = [stats[r.id] for r in rules.rules if r.enabled and r.endpoints and r.id in stats]
         if any(each.allowed or each.refused or each.refused_in_shadow for each in counted):
             return
-        reader: Any = self._readers.get("endpoint", _path_of)
+        reader: Any = self._readers.get("endpoint", path_of)
         with contextlib.suppress(Exception):  # of a function of the service
             log.warning(
                 "rate limiting: none of the rules of %s with an endpoint applied to any of %d "
@@ -519,34 +519,6 @@ def _plain_address(reader: Reader, hooks: Hooks) -> Reader:
     return address
 
 
-def _path_of(request: Any) -> str | bytes | None:
-    """Returns the path inside the application, as its router reads it."""
-    inside = getattr(request, "path_info", None)  # of Django, which decodes it
-    if isinstance(inside, str):
-        return _as_path(inside)
-    source = source_of(request)
-    path = source.get("path")
-    if isinstance(path, str):
-        root = source.get("root_path")
-        if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
-            path = path[len(root) :]
-        return _as_path(path)
-    path = source.get("PATH_INFO")
-    if path is None:
-        return None
-    # A WSGI server decodes the bytes of a path as Latin-1.
-    return _as_path(path).encode("latin-1", "replace")
-
-
-def _as_path(path: str) -> str:
-    """Returns a path without what routers do not see: a last line feed, and no first slash."""
-    path = path.rstrip("\n")
-    if not path.startswith("/"):
-        scheme, colon, rest = path.partition(":")
-        path = rest if colon and scheme.isalnum() and rest.startswith("/") else f"/{path}"
-    return path
-
-
 def _method_of(request: Any) -> str | None:
     source = source_of(request)
     if source.get("type") == "websocket":
@@ -557,7 +529,7 @@ def _method_of(request: Any) -> str | None:
 
 # The readers for requests that add_attributes() does not handle.
 _USUAL_READERS: dict[str, Reader] = {
-    "endpoint": _path_of,
+    "endpoint": path_of,
     "method": _method_of,
     "ip": _address_of,
 }

@@ -12,6 +12,7 @@ from tidegate.limiter.limiter import Limiter
 from tidegate.types import Algorithm
 from tidegate.web.configuration import current
 from tidegate.web.dynamic_limit import check_limit_error_policy
+from tidegate.web.exempt_paths import ExemptPaths, exempt_paths_of
 from tidegate.web.headers import SHADOW, check_families
 from tidegate.web.named_keys import imported_function, key_function
 from tidegate.web.options import DEFAULTS, methods_of
@@ -54,6 +55,7 @@ _ORDER = (
     "cost_after",
     "exempt_when",
     "exempt_methods",
+    "exempt_paths",
     "on_limit_error",
     "on_no_key",
     "on_refused",
@@ -118,6 +120,7 @@ class Settings:
     cost_after: Any
     exempt_when: Any
     exempt_methods: frozenset[str]
+    exempt_paths: ExemptPaths | None
     on_limit_error: Any
     on_no_key: str
     on_refused: Any
@@ -256,6 +259,8 @@ class Settings:
             return key_function(value)
         if option == "exempt_methods":
             return methods_of(value)
+        if option == "exempt_paths":
+            return exempt_paths_of(value)
         if option == "headers":
             if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
                 value = tuple(value)

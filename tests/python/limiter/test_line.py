@@ -11,9 +11,9 @@ from typing import Any, Callable
 import pytest
 import tidegate as tg
 from polling import eventually
-from tidegate.limiter.limiter import _LONGEST_SLEEP
 from tidegate.limiter.loops import AsyncBridge
 from tidegate.limiter.waiting.queue import WaitingRoom
+from tidegate.limiter.waiting.turn import _LONGEST_SLEEP, KeyTurn
 
 SECOND = 1_000_000_000
 
@@ -131,8 +131,7 @@ class Sleeping:
 
     def seconds(self, forecast: tg.Decision, left: float | None, first: bool = False) -> float:
         deadline = None if left is None else self.clock.now_ns() + round(left * SECOND)
-        ticket = self.limiter._room.enter("k", 1, lambda: None) if first else None
-        return self.limiter._sleep(forecast, deadline, ticket)
+        return KeyTurn(self.limiter, "k", 1, deadline)._sleep(forecast, first)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +165,7 @@ def test_the_wait_for_a_lease_is_the_longest_possible(left: float | None, second
 
 def test_one_does_not_sleep_for_what_never_comes() -> None:
     limiter = tg.Limiter("1/8 seconds", clock=tg.ManualClock())
-    assert limiter._sleep(limiter.peek("k", 2), None, None) == 0.0
+    assert KeyTurn(limiter, "k", 2, None)._sleep(limiter.peek("k", 2), False) == 0.0
 
 
 def test_what_is_ahead_is_what_those_who_came_before_wait_for() -> None:

@@ -11,6 +11,7 @@ import threading
 import pytest
 import tidegate as tg
 from polling import eventually, eventually_async
+from tidegate.limiter.waiting.turn import KeyTurn
 
 SECOND = 1_000_000_000
 
@@ -374,8 +375,8 @@ def test_a_place_given_back_by_another_limiter_is_found(
 def test_a_caller_that_waits_for_foreign_leases_polls_less_and_less() -> None:
     limiter = tg.Limiter("1/minute", algorithm="concurrency", clock=tg.ManualClock())
     limiter.hit("k")
-    ticket = limiter._room.enter("k", 1, lambda: None)
-    pauses = [limiter._sleep(limiter.peek("k"), None, ticket) for _ in range(7)]
+    turn = KeyTurn(limiter, "k", 1, None)
+    pauses = [turn._sleep(limiter.peek("k"), True) for _ in range(7)]
     assert pauses == [0.01, 0.02, 0.04, 0.08, 0.16, 0.25, 0.25]
 
 

@@ -371,6 +371,35 @@ def test_first_of_awaits_each_that_is_async_and_finds_none_where_none_does():
     assert keys.first_of(keys.user(), keys.user())(scope()) is None
 
 
+def test_all_of_counts_requests_together_that_have_all_keys_in_common():
+    key = keys.all_of(keys.client_ip(), lambda request: request.get("login"))
+    assert key(scope(login="ada")) == key(scope(login="ada"))
+    found = {key(scope(login="ada")), key(scope(login="bob")), key(scope(peer="::1", login="ada"))}
+    assert len(found) == 3
+    assert key(scope()) is None
+    assert key(scope(peer=None, login="ada")) is None
+
+
+def test_no_two_sets_of_keys_have_one_key_in_common():
+    def joined(*parts):
+        return keys.all_of(*[lambda request, part=part: part for part in parts])(None)
+
+    pieces = ["a", "b", "a+b", "+", "%", "%2B", b"\xff", "\udcff", 1, "1+"]
+    made = [joined(one, other) for one in pieces for other in pieces]
+    assert len(set(made)) == len(made)
+    assert joined("a", b"b") == "a+b"
+    with pytest.raises(tg.ConfigurationError, match="of type tuple"):
+        joined("a", ("b",))
+
+
+def test_all_of_awaits_its_functions():
+    async def ada(request):
+        return "ada"
+
+    key = keys.all_of(ada, keys.client_ip())
+    assert asyncio.run(key(scope())) == f"ada+{PROXY}"
+
+
 def test_first_of_tries_keys_in_order_also_async():
     async def lookup(value):
         return value == "s3cret"
@@ -428,6 +457,8 @@ def test_keys_read_requests_of_all_frameworks():
         lambda: keys.jwt_claim(key="s", algorithms=[]),
         lambda: keys.jwt_claim(key="s", algorithms="HS256"),
         lambda: keys.first_of(),
+        lambda: keys.all_of(keys.client_ip()),
+        lambda: keys.all_of(keys.client_ip(), "name"),
         lambda: keys.first_of("ip"),
     ],
 )

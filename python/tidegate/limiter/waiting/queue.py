@@ -13,11 +13,12 @@ import weakref
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Callable, Union
 
     Key = Union[str, bytes]
 
-__all__ = ["Bell", "Ticket", "WaitingRoom"]
+__all__ = ["Bell", "Ticket", "WaitingRoom", "enter_together"]
 
 
 class Bell:
@@ -44,22 +45,40 @@ class Bell:
 
 
 class Ticket:
-    """A place in the queue of one key. `wake` has its owner try again; `pause` is how long, in
-    seconds, its owner slept before the last try for a lease.
+    """A place in the queue of one key. `wake` has its owner try again. While the owner `yields`,
+    for it waits for another key too, later tickets go before it.
 
     It is in the queue no longer than it exists: an exception of a signal handler may end its
     owner at any instruction, also before the owner has the ticket, or while it leaves.
     """
 
-    __slots__ = ("__weakref__", "cost", "key", "pause", "place", "wake", "wakes_next")
+    __slots__ = ("__weakref__", "cost", "key", "place", "wake", "wakes_next", "yields")
 
     def __init__(self, key: Key, cost: int, wake: Callable[[], None]) -> None:
         self.key = key
         self.cost = cost
-        self.pause = 0.0
         self.wake = wake
         self.wakes_next = False
+        self.yields = False
         self.place: _Place | None = None
+
+    def is_first(self) -> bool:
+        """Returns whether no earlier ticket of the queue waits for its key."""
+        return self.place is None or self.place.room.is_first(self)
+
+    def cost_ahead(self) -> int:
+        """The units that earlier tickets wait for."""
+        return 0 if self.place is None else self.place.room.cost_ahead(self)
+
+    def yield_to_later(self, yields: bool) -> None:
+        """Lets later tickets go first, or no longer."""
+        if self.yields != yields and self.place is not None:
+            self.place.room.yield_to_later(self, yields)
+
+    def leave(self) -> None:
+        """Leaves the queue. A second call does what an interrupted one left undone."""
+        if self.place is not None:
+            self.place.room.leave(self)
 
 
 class _Place(weakref.ref[Ticket]):
@@ -109,7 +128,7 @@ class WaitingRoom:
 
     def is_first(self, ticket: Ticket) -> bool:
         with self._lock:
-            first = _first(self._lines.get(_line(ticket.key)))
+            first = _first(self._lines.get(_line(ticket.key)), ticket)
             return first is None or first is ticket
 
     def cost_ahead(self, ticket: Ticket) -> int:
@@ -120,8 +139,18 @@ class WaitingRoom:
                 each = place()
                 if each is ticket:
                     break
-                cost += each.cost if each is not None else 0
+                cost += each.cost if each is not None and not each.yields else 0
         return cost
+
+    def yield_to_later(self, ticket: Ticket, yields: bool) -> None:
+        """Sets whether later tickets go before `ticket`, and wakes the first of them."""
+        with self._lock:
+            line = self._lines.get(_line(ticket.key))
+            was_first = _first(line) is ticket
+            ticket.yields = yields
+            first = _first(line)
+        if was_first and first is not None:
+            first.wake()
 
     def leave(self, ticket: Ticket) -> None:
         """Leaves the queue, and wakes the ticket that is first then. An exception of a signal
@@ -187,14 +216,59 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _first(line: dict[_Place, None] | None) -> Ticket | None:
+def _first(line: dict[_Place, None] | None, asking: Ticket | None = None) -> Ticket | None:
+    """Returns the first ticket that is `asking` or yields to nobody."""
     while line:
         place = next(iter(line))
         ticket = place()
-        if ticket is not None:
+        if ticket is None:
+            line.pop(place, None)
+        elif ticket is asking or not ticket.yields:
             return ticket
-        line.pop(place, None)
+        else:
+            break
+    # A copy, since a collection of garbage may remove tickets meanwhile.
+    for place in list(line or ()):
+        ticket = place()
+        if ticket is not None and (ticket is asking or not ticket.yields):
+            return ticket
     return None
+
+
+_entering = threading.RLock()
+
+
+def _renew_entering() -> None:
+    global _entering
+    _entering = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_entering)
+
+
+def enter_together(
+    rooms: Sequence[WaitingRoom],
+    keys: Sequence[Key],
+    costs: Sequence[int],
+    wake: Callable[[], None],
+) -> tuple[list[Ticket], list[int]]:
+    """Joins several queues at once: of two callers that do, one is before the other in all queues
+    that they share, so they never wait for each other.
+
+    Returns the tickets, one for each queue, and for each room the number of its ticket.
+    """
+    numbers: list[int] = []
+    queues: dict[tuple[int, bytes], int] = {}
+    together: list[tuple[WaitingRoom, Key, int]] = []
+    for room, key, cost in zip(rooms, keys, costs):
+        number = queues.setdefault((id(room), _line(key)), len(together))
+        if number == len(together):
+            together.append((room, key, cost))
+        else:
+            together[number] = (room, key, together[number][2] + cost)
+        numbers.append(number)
+    with _entering:
+        return [room.enter(key, cost, wake) for room, key, cost in together], numbers
 
 
 def _line(key: Key) -> bytes:

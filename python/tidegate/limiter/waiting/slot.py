@@ -7,8 +7,9 @@ from tidegate.limiter.waiting.leases import Lease
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
-    from typing import Any, Callable, Protocol, TypeVar, Union
+    from typing import Any, Callable, Optional, Protocol, TypeVar, Union
 
     from tidegate._core import Decision
     from tidegate.limiter.loops import AsyncBridge
@@ -34,8 +35,23 @@ if TYPE_CHECKING:
         def _extend(self, key: Key, cost: int, decision: Decision) -> Decision | None: ...
         def _release(self, key: Key, cost: int, decision: Decision) -> None: ...
 
+    Costs = Optional[Sequence[int]]
 
-__all__ = ["Acquired", "Slot"]
+    class Plan(Protocol):
+        """The methods of a plan that this module calls."""
+
+        _loops: type[AsyncBridge] | None
+
+        def acquire(self, keys: Sequence[Key], costs: Costs, timeout: float | None) -> Decision: ...
+        async def acquire_async(
+            self, keys: Sequence[Key], costs: Costs, timeout: float | None
+        ) -> Decision: ...
+        def _each(
+            self, keys: Sequence[Key], costs: Costs, decision: Decision
+        ) -> Sequence[tuple[Any, Key, int, Decision | None]]: ...
+
+
+__all__ = ["Acquired", "PlanSlot", "Slot"]
 
 
 class Slot:
@@ -107,6 +123,82 @@ class Slot:
         except IndexError:
             return None
         return self._limiter._extender.leave(lease)
+
+
+class PlanSlot:
+    """The places that a plan takes; see Plan.slot(). `decision` let the call in.
+
+    It may be entered repeatedly, as a Slot.
+    """
+
+    decision: Decision
+
+    def __init__(
+        self,
+        plan: Plan,
+        keys: Sequence[Key],
+        costs: Sequence[int] | None,
+        timeout: float | None,
+    ) -> None:
+        self._plan = plan
+        self._keys = keys
+        self._costs = costs
+        self._timeout = timeout
+        self._held: list[list[tuple[Any, Lease]]] = []
+
+    def __enter__(self) -> PlanSlot:
+        return self._entered(self._plan.acquire(self._keys, self._costs, self._timeout))
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for lease, decision in self._left():
+            lease.limiter._release(lease.key, lease.cost, decision)
+            lease.limiter._room.wake_first(lease.key)
+
+    async def __aenter__(self) -> PlanSlot:
+        return self._entered(await self._plan.acquire_async(self._keys, self._costs, self._timeout))
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        loops = self._plan._loops
+        if loops is None:
+            self.__exit__(exc_type, exc, traceback)
+            return
+        for lease, decision in self._left():
+            limiter: Any = lease.limiter
+            await loops.run(limiter, loops.RELEASE, lease.key, lease.cost, decision)
+            limiter._room.wake_first(lease.key)
+
+    def _entered(self, decision: Decision) -> PlanSlot:
+        if not decision.allowed:
+            raise RateLimitExceeded(decision)
+        self.decision = decision
+        leases: list[tuple[Any, Lease]] = []
+        for limiter, key, cost, part in self._plan._each(self._keys, self._costs, decision):
+            if limiter._has_leases:
+                assert part is not None
+                leases.append((limiter, Lease(limiter, key, cost, part, limiter._lease_ns)))
+        self._held.append(leases)
+        for owner, lease in leases:
+            owner._extender.hold(lease)
+        return self
+
+    def _left(self) -> list[tuple[Lease, Decision]]:
+        """The leases to give back, of the first entry that was not left, and their decisions."""
+        try:
+            leases = self._held.pop(0)
+        except IndexError:
+            return []
+        found = [(lease, limiter._extender.leave(lease)) for limiter, lease in leases]
+        return [(lease, decision) for lease, decision in found if decision is not None]
 
 
 class Acquired:

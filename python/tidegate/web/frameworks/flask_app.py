@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tidegate.web.request_limiter import Checks, RequestDecision, RequestLimiter
     from tidegate.web.settings import Settings
 
+    _Checked = tuple[Checks | None, list[LimitedView]]
+
 __all__ = ["DECISION", "LimitedApp"]
 
 # The keys under which a request keeps its decision, and those of its views.
@@ -77,7 +79,7 @@ class LimitedApp:
             weakref.WeakKeyDictionary()
         )
         # The keys are endpoints and methods; the application's routes bound their number.
-        self._plans: dict[tuple[str | None, str], tuple[Checks | None, list[LimitedView]]] = {}
+        self._plans: dict[tuple[str | None, str, bool], _Checked] = {}
 
     def limiter_of(self, placed: PlacedLimit) -> RequestLimiter:
         """Returns the limiter of `placed` in this application."""
@@ -100,13 +102,15 @@ class LimitedApp:
             return self._check_exempt(request)
         endpoint = request.endpoint
         # Requests that no route matches may name any method, so it is left out.
-        which = (endpoint, "" if endpoint is None else request.method)
+        is_exempt = self._is_exempt_path(request)
+        which = (endpoint, "" if endpoint is None else request.method, is_exempt)
         plan = self._plans.get(which)
         if plan is None:
-            plan = self._plans[which] = self._plan(request)
+            plan = self._plans[which] = self._plan(request, is_exempt)
         limits, views = plan
         rules = self._by_rules
-        has_more = (rules or self._meta) is not None and not self._is_left_out(endpoint)
+        is_left_out = is_exempt or self._is_left_out(endpoint)
+        has_more = (rules or self._meta) is not None and not is_left_out
         if not has_more:
             return self._charge(limits, views, request) if limits else None
         return self._charge(limits, views, request, self._meta, rules)
@@ -123,7 +127,8 @@ class LimitedApp:
             if not self._applies_to(request):
                 return None, None
             limits = combined([*map(self.limiter_of, view.limits)])
-            meta = None if self._is_left_out(request.endpoint) else self._meta
+            is_left_out = self._is_left_out(request.endpoint) or self._is_exempt_path(request)
+            meta = None if is_left_out else self._meta
             answer = self._charge(limits, [view], request, meta)
             if answer is not None:
                 return answer, None
@@ -137,6 +142,13 @@ class LimitedApp:
         if self._is_left_out(request.endpoint) or rules.exempts(request, request.method):
             return None
         return self._charge(None, [], request, None, rules)
+
+    def _is_exempt_path(self, request: flask.Request) -> bool:
+        """Returns whether only the limits of views and blueprints apply to the request."""
+        paths = self._settings.exempt_paths
+        if paths is None or not paths(request):
+            return False
+        return self._by_rules is None or self._by_rules.exempts(request, "")
 
     def _applies_to(self, request: flask.Request) -> bool:
         return bool(
@@ -216,14 +228,20 @@ class LimitedApp:
         blueprints = [app.blueprints.get(name) for name in blueprints_of(endpoint)]
         return self._extension.is_exempt(app.view_functions.get(endpoint), blueprints)
 
-    def _plan(self, request: flask.Request) -> tuple[Checks | None, list[LimitedView]]:
+    def _plan(self, request: flask.Request, is_exempt: bool) -> _Checked:
         """Returns what checks an endpoint's requests, and the views that it checks."""
         views = self._limited_views(request.endpoint, request.method)
-        limiters = [limiter for _, limiter in self.limits_of(request.endpoint, request.method)]
+        found = self.limits_of(request.endpoint, request.method, is_exempt)
+        limiters = [limiter for _, limiter in found]
         return (combined(limiters) if limiters else None), views
 
-    def limits_of(self, endpoint: str | None, method: str) -> list[tuple[str, RequestLimiter]]:
-        """Returns the limiters of an endpoint's requests, each with the name of its scope."""
+    def limits_of(
+        self, endpoint: str | None, method: str, is_exempt: bool = False
+    ) -> list[tuple[str, RequestLimiter]]:
+        """Returns the limiters of an endpoint's requests, each with the name of its scope.
+
+        `is_exempt` leaves those for the application and its endpoints out.
+        """
         app = self._app()
         assert app is not None
         placed = [each for one in self._limited_views(endpoint, method) for each in one.limits]
@@ -231,15 +249,17 @@ class LimitedApp:
         blueprints = [app.blueprints[name] for name in names]
         found = []
         if not self._is_left_out(endpoint):
-            if self._everywhere is not None:
+            if self._everywhere is not None and not is_exempt:
                 found.append(("application", self._everywhere))
             of_blueprints = [
                 each for known, each in self._extension.of_blueprints if known in blueprints
             ]
             found += [(each.scope, self.limiter_of(each)) for each in of_blueprints]
             limit = self._settings.endpoint_limit
-            if limit is not None and not any(
-                each.is_for(method) for each in [*of_blueprints, *placed]
+            if (
+                limit is not None
+                and not is_exempt
+                and not any(each.is_for(method) for each in [*of_blueprints, *placed])
             ):
                 limiter = self._settings.limiter(limit, f"endpoint:{endpoint or ''}")
                 found.append(("endpoint", limiter))
