@@ -24,19 +24,32 @@ if(NOT TARGET tidegate_nghttp2)
     ${nghttp2_SOURCE_DIR}/lib/includes ${CMAKE_CURRENT_BINARY_DIR}/nghttp2)
 endif()
 
-tidegate_system_library(http_parser http_parser.h)
-if(NOT TARGET tidegate_http_parser)
-  tidegate_fetching("http-parser" 2.9.4
-    "libhttp-parser-dev of Debian and Ubuntu, http-parser-devel of Fedora or http-parser-dev of Alpine")
-  FetchContent_Declare(http_parser
-    URL https://github.com/nodejs/http-parser/archive/refs/tags/v2.9.4.tar.gz
-    URL_HASH SHA256=467b9e30fd0979ee301065e70f637d525c28193449e1b13fbcb1b1fab3ad224f
-    SOURCE_SUBDIR no-build-needed)
-  FetchContent_MakeAvailable(http_parser)
+# llhttp is a library of Debian from 13 on; Debian 12 has its sources, in node-llhttp.
+tidegate_system_library(llhttp llhttp.h)
+if(NOT TARGET tidegate_llhttp)
+  if(NOT TIDEGATE_FETCH)
+    find_path(LLHTTP_SOURCES llhttp.c PATHS /usr/share/llhttp NO_DEFAULT_PATH)
+  endif()
+  if(LLHTTP_SOURCES)
+    set(llhttp_headers /usr/share/include/llhttp)
+  else()
+    tidegate_fetching("llhttp" 9.2.1
+      "libllhttp-dev of Debian 13 and Ubuntu, node-llhttp of Debian 12, llhttp-devel of Fedora or llhttp-dev of Alpine")
+    FetchContent_Declare(llhttp
+      URL https://github.com/nodejs/llhttp/archive/refs/tags/release/v9.2.1.tar.gz
+      URL_HASH SHA256=3c163891446e529604b590f9ad097b2e98b5ef7e4d3ddcf1cf98b62ca668f23e
+      SOURCE_SUBDIR no-build-needed)
+    FetchContent_MakeAvailable(llhttp)
+    set(LLHTTP_SOURCES ${llhttp_SOURCE_DIR}/src)
+    set(llhttp_headers ${llhttp_SOURCE_DIR}/include)
+  endif()
   enable_language(C)
-  add_library(tidegate_http_parser STATIC ${http_parser_SOURCE_DIR}/http_parser.c)
-  set_target_properties(tidegate_http_parser PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  target_include_directories(tidegate_http_parser SYSTEM PUBLIC ${http_parser_SOURCE_DIR})
+  add_library(tidegate_llhttp STATIC
+    ${LLHTTP_SOURCES}/api.c ${LLHTTP_SOURCES}/http.c ${LLHTTP_SOURCES}/llhttp.c)
+  set_target_properties(tidegate_llhttp PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  # Before release 9 the macro turned off what the parser accepts beyond HTTP.
+  target_compile_definitions(tidegate_llhttp PRIVATE LLHTTP_STRICT_MODE=1)
+  target_include_directories(tidegate_llhttp SYSTEM PUBLIC ${llhttp_headers})
 endif()
 
 # protozero has only headers, so there is nothing to instrument and TIDEGATE_FETCH does not apply.

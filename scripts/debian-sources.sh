@@ -18,7 +18,6 @@ archives=(
   "hiredis    hiredis    0.14.1     2663b2aed9fd430507e30fc5e63274ee40cdd1a296026e22eafd7d99b01c8913"
   "xxhash     xxhash     0.8.1      3bb6b7d6f30c591dd65aaaff1c8b7a5b94d81687998ca9400082c739a690436c"
   "nghttp2    nghttp2    1.52.0     6b71561a9950b4a90fa36aa3160763f1437f3730d7a12434e416aa3f4ab145e0"
-  "http_parser http-parser 2.9.4    467b9e30fd0979ee301065e70f637d525c28193449e1b13fbcb1b1fab3ad224f"
   "simdjson   simdjson   3.0.1      156b1bc5eb0561b2bd166b46d191fd3d95a3e709cc63761477d3b7aec2b6e9ed"
   "googletest googletest 1.12.1     81964fe578e9bd7c94dfdb09c8e4d6e6759e19967e397dbea48d1c10e45d0df2"
   "benchmark  benchmark  1.7.1      6430e4092653380d9dc4ccb45a1e2dc9259d581f4866dc0759713126056bc1d7"
@@ -74,4 +73,20 @@ for row in "${archives[@]}"; do
   fi
   options+=("-DFETCHCONTENT_SOURCE_DIR_${name^^}=$dir/$name")
 done
+
+# Debian 12 has the sources of llhttp 8.1 in a package for programs, with its own fixes.
+if [ ! -f "$dir/llhttp/.complete" ]; then
+  rm -rf "${dir:?}/llhttp" "$dir/apt/llhttp"
+  mkdir -p "$dir/apt/llhttp" "$dir/llhttp"
+  if (cd "$dir/apt/llhttp" && apt-get -qq download node-llhttp && dpkg-deb -x ./*.deb .) >&2; then
+    cp -r "$dir/apt/llhttp/usr/share/llhttp" "$dir/llhttp/src"
+    cp -r "$dir/apt/llhttp/usr/share/include/llhttp" "$dir/llhttp/include"
+    touch "$dir/llhttp/.complete"
+  fi
+fi
+if [ -f "$dir/llhttp/.complete" ]; then
+  options+=("-DFETCHCONTENT_SOURCE_DIR_LLHTTP=$dir/llhttp")
+else
+  say "node-llhttp was not found: llhttp comes from where cmake/ServerDependencies.cmake says."
+fi
 echo "${options[*]}"

@@ -36,7 +36,14 @@ package libssl-dev "OpenSSL, for TLS and digests"
 if [ "${1:-}" != limiter ]; then
   package libsimdjson-dev "simdjson, for JSON in logs and requests; downloaded and built where it is not found"
   package libnghttp2-dev "nghttp2, the HTTP/2 of the server; downloaded and built where it is not found"
-  package libhttp-parser-dev "the parser of HTTP/1.1 of the server; downloaded and built where it is not found"
+  # The parser of HTTP/1.1 of the server: a library, or in Debian 12 its sources.
+  case $(. /etc/os-release 2>/dev/null && echo "${VERSION_CODENAME:-}") in
+    bookworm) package node-llhttp "the sources of llhttp" ;;
+    trixie | forky | sid) package libllhttp-dev "llhttp" ;;
+    *) if ! command -v dpkg-query >/dev/null || apt-cache show libllhttp-dev >/dev/null 2>&1; then
+      package libllhttp-dev "llhttp, the parser of HTTP/1.1 of the server; downloaded and built where it is not found"
+    fi ;;
+  esac
   package libprotozero-dev "protozero, the protobuf of the server; downloaded where it is not found"
 fi
 

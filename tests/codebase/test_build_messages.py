@@ -67,17 +67,19 @@ def test_without_what_reads_json(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the server of checks is for Linux")
 @pytest.mark.parametrize(
-    ("variable", "library", "package"),
+    ("variables", "library", "package"),
     [
-        ("NGHTTP2_LIBRARY", "nghttp2", "libnghttp2-dev"),
-        ("HTTP_PARSER_LIBRARY", "http-parser", "libhttp-parser-dev"),
-        ("PROTOZERO_INCLUDE_DIR", "protozero", "libprotozero-dev"),
+        (["NGHTTP2_LIBRARY"], "nghttp2", "libnghttp2-dev"),
+        (["LLHTTP_LIBRARY", "LLHTTP_SOURCES"], "llhttp", "node-llhttp"),
+        (["PROTOZERO_INCLUDE_DIR"], "protozero", "libprotozero-dev"),
     ],
 )
 def test_without_what_the_server_speaks_with(
-    tmp_path: Path, variable: str, library: str, package: str
+    tmp_path: Path, variables: list[str], library: str, package: str
 ) -> None:
-    said = configure(tmp_path, "-DTIDEGATE_BUILD_TESTS=ON", f"-D{variable}=OFF")
+    said = configure(
+        tmp_path, "-DTIDEGATE_BUILD_TESTS=ON", *(f"-D{each}=OFF" for each in variables)
+    )
     assert f"{library}: downloading and building" in said
     assert package in said
 

@@ -1,9 +1,8 @@
 #include "server/front/http1_head.h"
 
-#include <http_parser.h>
+#include <llhttp.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "server/front/dispatch.h"
 
@@ -26,7 +25,7 @@ bool EqualsIgnoringCase(std::string_view text, std::string_view lower) {
                     [](char a, char b) { return ToLower(a) == b; });
 }
 
-// Checks what Debian's build of the parser accepts by mistake.
+// Checks what some releases of the parser accept, such as a CR that ends a header.
 Http1Error CheckLine(std::string_view line) {
   if (line[0] == ' ' || line[0] == '\t') return {400, "Expected headers of one line each"};
   const size_t colon = line.find(':');
@@ -73,45 +72,52 @@ Http1Error CheckLines(std::string_view bytes) {
 
 struct Parse {
   Http1Head* head;
-  std::string_view field;
+  std::string_view field, value;
 };
 
-int OnTarget(http_parser* parser, const char* at, size_t size) {
+int OnTarget(llhttp_t* parser, const char* at, size_t size) {
   static_cast<Parse*>(parser->data)->head->target = {at, size};
   return 0;
 }
 
-int OnField(http_parser* parser, const char* at, size_t size) {
-  static_cast<Parse*>(parser->data)->field = {at, size};
+int OnField(llhttp_t* parser, const char* at, size_t size) {
+  Parse& parse = *static_cast<Parse*>(parser->data);
+  parse.field = {at, size};
+  parse.value = {};
   return 0;
 }
 
-int OnValue(http_parser* parser, const char* at, size_t size) {
+int OnValue(llhttp_t* parser, const char* at, size_t size) {
+  static_cast<Parse*>(parser->data)->value = {at, size};
+  return 0;
+}
+
+int OnHeader(llhttp_t* parser) {
   const Parse& parse = *static_cast<Parse*>(parser->data);
   Http1Head& head = *parse.head;
   const size_t begin = head.names.size();
   for (const char c : parse.field) head.names.push_back(ToLower(c));
-  head.headers.push_back({std::string_view(head.names).substr(begin), Trim({at, size})});
+  head.headers.push_back({std::string_view(head.names).substr(begin), Trim(parse.value)});
   return 0;
 }
 
-int OnHeaders(http_parser* parser) {
+int OnHeaders(llhttp_t* parser) {
   Http1Head& head = *static_cast<Parse*>(parser->data)->head;
-  constexpr uint64_t kNoLength = std::numeric_limits<uint64_t>::max();
-  head.method = http_method_str(static_cast<http_method>(parser->method));
+  head.method = llhttp_method_name(static_cast<llhttp_method_t>(parser->method));
   head.chunked = (parser->flags & F_CHUNKED) != 0;
-  head.content_length = parser->content_length == kNoLength ? 0 : parser->content_length;
-  head.keep_alive = http_should_keep_alive(parser) != 0;
-  return 1;  // the session reads the body
+  head.content_length = parser->content_length;
+  head.keep_alive = llhttp_should_keep_alive(parser) != 0;
+  return 2;  // stop here, as before another protocol: the session reads the body
 }
 
-const http_parser_settings& Settings() {
-  static const http_parser_settings settings = [] {
-    http_parser_settings made;
-    http_parser_settings_init(&made);
+const llhttp_settings_t& Settings() {
+  static const llhttp_settings_t settings = [] {
+    llhttp_settings_t made;
+    llhttp_settings_init(&made);
     made.on_url = OnTarget;
     made.on_header_field = OnField;
     made.on_header_value = OnValue;
+    made.on_header_value_complete = OnHeader;
     made.on_headers_complete = OnHeaders;
     return made;
   }();
@@ -176,14 +182,15 @@ Http1Error ParseHttp1Head(std::string_view bytes, size_t most_headers, Http1Head
   head->names.clear();
   head->names.reserve(bytes.size());  // so that views of it stay valid
   head->expects_continue = false;
-  Parse parse{head, {}};
-  http_parser parser;
-  http_parser_init(&parser, HTTP_REQUEST);
+  Parse parse{head, {}, {}};
+  llhttp_t parser;  // with all of its leniency off
+  llhttp_init(&parser, HTTP_REQUEST, &Settings());
   parser.data = &parse;
-  const size_t parsed = http_parser_execute(&parser, &Settings(), bytes.data(), bytes.size());
-  const http_errno code = HTTP_PARSER_ERRNO(&parser);
+  const llhttp_errno_t code = llhttp_execute(&parser, bytes.data(), bytes.size());
   if (code == HPE_INVALID_METHOD) return {501, "Expected a known method"};
-  if (code != HPE_OK || parsed != bytes.size()) return {400, "Expected a request of HTTP/1.1"};
+  const bool is_whole = code == HPE_PAUSED_UPGRADE &&
+                        llhttp_get_error_pos(&parser) == bytes.data() + bytes.size();
+  if (!is_whole) return {400, "Expected a request of HTTP/1.1"};
   if (head->headers.size() > most_headers) return {431, "Expected fewer headers"};
   if (parser.method == HTTP_CONNECT) return {501, "Expected no CONNECT: this is not a proxy"};
   error = CheckHeaders(parser.http_minor == 1, head);

@@ -140,6 +140,24 @@ MALFORMED = {
     "a chunk with CR and more": HEAD + b"Transfer-Encoding: chunked\r\n\r\n3\rXabc\r\n0\r\n\r\n",
     "a signed chunk": HEAD + b"Transfer-Encoding: chunked\r\n\r\n+3\r\nabc\r\n0\r\n\r\n",
     "a chunk of 0x": HEAD + b"Transfer-Encoding: chunked\r\n\r\n0x3\r\nabc\r\n0\r\n\r\n",
+    # Ways to hide a body that Node.js's parsers once read otherwise than proxies before them.
+    "a line that begins with CR": HEAD + b"X: a\r\n\rTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "a head that CR LF CR ends": HEAD + b"Content-Length: 3\r\n\rX\r\n\r\nabc",
+    "CRs between two headers": HEAD + b"X: a\r\rContent-Length: 3\r\n\r\nabc",
+    "a space before a length": HEAD + b" Content-Length: 3\r\n\r\nabc",
+    "a tab before the colon": HEAD + b"Content-Length\t: 3\r\n\r\nabc",
+    "a coding on the next line": HEAD + b"Transfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n",
+    "a coding after a bare LF": HEAD + b"Transfer-Encoding:\n chunked\r\n\r\n0\r\n\r\n",
+    "a vertical tab before a coding": HEAD + b"Transfer-Encoding: \x0bchunked\r\n\r\n0\r\n\r\n",
+    "a space after a chunk's size": HEAD
+    + b"Transfer-Encoding: chunked\r\n\r\n3 \r\nabc\r\n0\r\n\r\n",
+    "a CR in a chunk's extension": HEAD
+    + b"Transfer-Encoding: chunked\r\n\r\n3;a\rb\r\nabc\r\n0\r\n\r\n",
+    "an LF in a chunk's extension": HEAD
+    + b"Transfer-Encoding: chunked\r\n\r\n3;a\nb\r\nabc\r\n0\r\n\r\n",
+    "a head that LFs end": b"GET /echo HTTP/1.1\nHost: test\n\n\r\n\r\n",
+    "a preface of HTTP/2 in HTTP/1.1": b"PRI * HTTP/1.1\r\nHost: test\r\n\r\n",
+    "a method of RTSP": b"DESCRIBE /echo HTTP/1.1\r\nHost: test\r\n\r\n",
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 \r\n\r\n",
 }
 
