@@ -40,7 +40,7 @@ SECTIONS: dict[str, tuple[Page, ...]] = {
              "[In a web service](../../web.md).", ("tidegate.rate_limit", "tidegate.configure")),
         Page("keys", "Keys", "Who is counted: "
              "[Who is counted](../../web.md#who-is-counted).", ("tidegate.keys",)),
-        Page("fastapi", "FastAPI", "", ("tidegate.fastapi",)),
+        Page("fastapi", "FastAPI and Starlette", "", ("tidegate.fastapi", "tidegate.starlette")),
         Page("flask", "Flask", "The extension: [In Flask](../../flask.md).", ("tidegate.flask",)),
         Page("django", "Django", "Middleware and decorator: [In Django](../../django.md).",
              ("tidegate.django",)),

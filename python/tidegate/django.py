@@ -36,6 +36,7 @@ from tidegate.web.callables import check_synchronous
 from tidegate.web.decisions import DECISIONS, GRANTED
 from tidegate.web.execution import AWAITING, BLOCKING, Execution
 from tidegate.web.frameworks import decorator as decorators
+from tidegate.web.frameworks.django_routes import route_path
 from tidegate.web.frameworks.django_views import ViewDecorator
 from tidegate.web.frameworks.rest_framework import Throttle
 from tidegate.web.frameworks.streams import settle_after_django
@@ -54,7 +55,14 @@ if TYPE_CHECKING:
 
     from tidegate.limiter.limit import LimitLike
 
-__all__ = ["RateLimitMiddleware", "RateThrottle", "SettingsError", "rate_limit", "throttle"]
+__all__ = [
+    "RateLimitMiddleware",
+    "RateThrottle",
+    "SettingsError",
+    "rate_limit",
+    "route_path",
+    "throttle",
+]
 
 T = TypeVar("T")
 

@@ -50,6 +50,7 @@ from tidegate.web.frameworks.fastapi_openapi import EXEMPT, describe_refusals
 from tidegate.web.frameworks.fastapi_responses import add_headers_to_responses, route_of
 from tidegate.web.frameworks.order_check import check_limit
 from tidegate.web.frameworks.starlette_exceptions import remember
+from tidegate.web.frameworks.starlette_routes import route_path
 from tidegate.web.options import DependencyOptions, OptionReader
 from tidegate.web.refusal import USUAL
 from tidegate.web.shared_counters import check_scope
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from tidegate.limiter.limiter import Limiter
     from tidegate.web.request_limiter import RequestDecision, RequestLimiter
 
-__all__ = ["DefaultRateLimit", "RateLimit", "RateLimited", "exempt"]
+__all__ = ["DefaultRateLimit", "RateLimit", "RateLimited", "exempt", "route_path"]
 
 _OPTIONS = OptionReader(DependencyOptions)
 _DEFAULT_OPTIONS = OptionReader(DependencyOptions)

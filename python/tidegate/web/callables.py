@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+import types
+import typing
 from typing import Any
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 
-__all__ = ["check_application", "check_function", "check_synchronous", "imported", "is_async"]
+__all__ = [
+    "check_application",
+    "check_function",
+    "check_result",
+    "check_synchronous",
+    "imported",
+    "is_async",
+    "wrong_result",
+]
+
+_EXPECTED = "expected a str, bytes, int, UUID or None"
+_UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))
+# Of these no text is made: those who write such a function have one in mind, and which is unknown.
+_NO_KEYS = (tuple, list, dict, set, frozenset, float, bool, bytearray)
 
 
 def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
@@ -36,6 +51,31 @@ def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
         raise ArgumentTypeError(
             f"{name} is {function!r}, which takes {signature}; expected {wanted}"
         ) from None
+
+
+def check_result(name: str, function: Any) -> None:
+    """Raises ArgumentTypeError for a function that is annotated to return what cannot be a key."""
+    if isinstance(function, type) or not callable(function):
+        return
+    made = function if hasattr(function, "__annotations__") else type(function).__call__
+    try:
+        returned = typing.get_type_hints(made).get("return")
+    except Exception:  # of names that are there for type checkers alone
+        return
+    kinds = typing.get_args(returned) if typing.get_origin(returned) in _UNIONS else (returned,)
+    for kind in kinds:
+        plain = typing.get_origin(kind) or kind
+        if isinstance(plain, type) and issubclass(plain, _NO_KEYS):
+            raise ArgumentTypeError(
+                f"{name} is {function!r}, which returns a {plain.__name__}; {_EXPECTED}, such as "
+                "f'{tenant}:{user}' for a key of two parts"
+            )
+
+
+def wrong_result(what: str, value: Any) -> ArgumentTypeError:
+    """Returns the error of a function that returned what cannot be a key."""
+    given = f"{value!r:.80}"
+    return ArgumentTypeError(f"{what} returned a {type(value).__name__}, {given}; {_EXPECTED}")
 
 
 def _maker_of_keys(function: Any) -> str | None:

@@ -20,7 +20,7 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.keys import peer
 from tidegate.limiter.limiter import Limiter
 from tidegate.web.active_limits import ActiveLimits, refuse_places
-from tidegate.web.callables import check_function
+from tidegate.web.callables import check_function, check_result, wrong_result
 from tidegate.web.charge import Charge, Key
 from tidegate.web.dynamic_limit import DynamicLimit
 from tidegate.web.execution import AWAITING, Awaiting, Blocking, Execution
@@ -171,13 +171,13 @@ class RequestLimiter:
 
     `address` reads the client's address from a request, None if it has none. `key`,
     `cost`, `cost_after` and `exempt_when` may be functions of the request that return their
-    value or an awaitable of it. Their exceptions and invalid results never leave check(): they are
-    logged, and the request is decided by the policy `on_no_key`, with a cost of 1, or as not
-    exempt. If a limit function fails, the policy of its DynamicLimit applies. `methods` are the
-    methods of requests that are charged, None for all. A request waits up to `wait` seconds for its
-    turn before it is refused. No request is charged if `enabled` is false,
-    or the switch of the process is off. Raises ConfigurationError at construction for invalid
-    arguments. Thread-safe.
+    value or an awaitable of it. Their exceptions and invalid results never leave check(), but for
+    the ArgumentTypeError of a key of another type: they are logged, and the request is decided by
+    the policy `on_no_key`, with a cost of 1, or as not exempt. If a limit function fails, the
+    policy of its DynamicLimit applies. `methods` are the methods of requests that are charged, None
+    for all. A request waits up to `wait` seconds for its turn before it is refused. No request is
+    charged if `enabled` is false, or the switch of the process is off.
+    Raises ConfigurationError at construction for invalid arguments. Thread-safe.
     """
 
     def __init__(
@@ -202,6 +202,7 @@ class RequestLimiter:
         for name, function in (("key", key), ("exempt_when", exempt_when)):
             if function is not None:
                 check_function(name, function, ("the request",))
+        check_result("key", key)
         if not isinstance(enabled, bool):
             raise ArgumentTypeError(f"enabled is {enabled!r}; expected True and False")
         if on_no_key not in NO_KEY_POLICIES:
@@ -467,11 +468,8 @@ class RequestLimiter:
             )
             problem = "the key function returned no key"
             return self._without_key(request, problem, is_expected=is_expected)
-        return self._without_key(
-            request,
-            "the key function returned a %s, expected a str, bytes, int or UUID",
-            type(key).__name__,
-        )
+        # A mistake of every request, and not the lack of a key.
+        raise wrong_result("the key function", key)
 
     def _without_key(
         self,

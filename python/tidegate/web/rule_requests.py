@@ -16,7 +16,7 @@ from tidegate.keys import peer
 from tidegate.limiter.rule_limiter import RuleLimiter
 from tidegate.limiter.waiting.leases import RuleLease
 from tidegate.web.addresses import address_of
-from tidegate.web.callables import check_function
+from tidegate.web.callables import check_function, check_result, wrong_result
 from tidegate.web.execution import AWAITING, Awaiting, Blocking, Execution
 from tidegate.web.headers import FAMILIES, SHADOW, Problems, check_families, fields_for
 from tidegate.web.hooks import Hooks, log
@@ -35,6 +35,7 @@ __all__ = ["RuleRequests", "attributes_by_option", "checked_readers"]
 Attributes = dict[str, Any]
 Reader = Callable[[Any], Any]
 
+_UNKNOWN = object()
 # Replaces an attribute whose function failed. No header, path or address holds a NUL.
 _STAND_IN = "\0"
 
@@ -152,7 +153,8 @@ class RuleRequests:
     def exempts(self, request: Any, method: str) -> bool:
         """Whether a request with an exempt method passes uncounted.
 
-        It does not if the request is on a list, or if the method is OPTIONS and a rule names it.
+        It does not if the request is on a list, or if the method is OPTIONS and a rule names it, or
+        if an attribute that lists look at is not known without waiting.
         """
         rules = self.limiter.rules
         if not (switch.on and self._enabled):
@@ -165,12 +167,17 @@ class RuleRequests:
         for name, reader in {**self._usual_readers, **self._readers}.items():
             try:
                 value = reader(request)
-            except Exception:  # it decides nothing but whether an entry is met
-                continue
+            except Exception:
+                value = _UNKNOWN
             if inspect.iscoroutine(value):
                 value.close()
-            elif isinstance(value, (str, bytes)):
+                value = _UNKNOWN
+            if isinstance(value, (int, UUID)):
+                value = str(value)
+            if isinstance(value, (str, bytes)):
                 attributes[name] = value
+            elif value is not None and name in rules.conditions:
+                return False  # check() finds out whether an entry is met
         return self.limiter._match(self.limiter._with_tier(attributes))[0] is None
 
     @overload
@@ -257,10 +264,7 @@ class RuleRequests:
             return value
         if isinstance(value, (int, UUID)) and not isinstance(value, bool):
             return str(value)  # ids of users are often such
-        problem = (
-            f"its function returned {type(value).__name__}, expected str, bytes, int, UUID or None"
-        )
-        return self._stand_in(request, name, problem)
+        raise wrong_result(f"the function of the attribute {name}", value)
 
     def _stand_in(
         self, request: Any, name: str, problem: str, exc: BaseException | None = None
@@ -490,6 +494,7 @@ def checked_readers(attributes: Mapping[str, Reader] | None) -> dict[str, Reader
                 "function of the request"
             )
         check_function(f"attributes[{name!r}]", reader, ("the request",))
+        check_result(f"attributes[{name!r}]", reader)
     return dict(attributes)
 
 

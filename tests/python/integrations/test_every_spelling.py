@@ -19,6 +19,7 @@ from starlette.routing import Mount, Route
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.flask import RateLimit
 from tidegate.rules import RuleSet
+from tidegate.starlette import route_path
 from tidegate.wsgi import RateLimitMiddleware as WSGIMiddleware
 
 pytest.importorskip("django")
@@ -180,8 +181,14 @@ def starlette_routes(service: Service) -> list[Route]:
     ]
 
 
+def how_limited(service: Service, mode: str) -> dict[str, Any]:
+    if mode != "route_path":
+        return {"limiter": service.limiter}
+    return {"limiter": service.limiter, "attributes": {"endpoint": route_path}}
+
+
 def of_starlette(service: Service, mode: str) -> None:
-    limited = Middleware(RateLimitMiddleware, limiter=service.limiter)
+    limited = Middleware(RateLimitMiddleware, **how_limited(service, mode))
     inner = Starlette(routes=starlette_routes(service), middleware=[limited])
     if mode == "mount":
         service.prefix = "/api"
@@ -208,7 +215,7 @@ def of_fastapi(service: Service, mode: str) -> None:
     async def files(rest: str) -> None:
         service.ran.append("files")
 
-    app.add_middleware(RateLimitMiddleware, limiter=service.limiter)
+    app.add_middleware(RateLimitMiddleware, **how_limited(service, mode))
     if mode == "mount":
         outer = FastAPI()
         outer.mount("/api", app)
@@ -236,8 +243,8 @@ def of_flask(service: Service, mode: str) -> None:
 
 
 MODES = [
-    *((of_fastapi, mode) for mode in ("plain", "root_path", "stripped", "mount")),
-    *((of_starlette, mode) for mode in ("plain", "root_path", "stripped", "mount")),
+    *((of_fastapi, mode) for mode in ("plain", "root_path", "stripped", "mount", "route_path")),
+    *((of_starlette, mode) for mode in ("plain", "root_path", "stripped", "mount", "route_path")),
     *((of_flask, mode) for mode in ("plain", "SCRIPT_NAME", "middleware")),
 ]
 
@@ -262,9 +269,11 @@ def test_a_route_that_runs_was_counted(make: Any, mode: str) -> None:
     assert_each_run_is_counted(service)
 
 
-@pytest.fixture(params=["", "/api"], ids=["plain", "SCRIPT_NAME"])
+@pytest.fixture(params=["", "/api", "route_path"], ids=["plain", "SCRIPT_NAME", "route_path"])
 def django_service(request: pytest.FixtureRequest) -> Iterator[Service]:
     service = Service()
+    attributes = {"endpoint": "tidegate.django:route_path"} if request.param[:1] == "r" else {}
+    script = "" if attributes else request.param
 
     def view(name: str) -> Any:
         def answer(request: Any, **parts: Any) -> HttpResponse:
@@ -281,14 +290,14 @@ def django_service(request: pytest.FixtureRequest) -> Iterator[Service]:
             re_path(r"^files/(?P<rest>.*)$", view("files")),
         ),
         MIDDLEWARE=["tidegate.django.RateLimitMiddleware"],
-        TIDEGATE={"RULES": RULES, "CLOCK": tg.ManualClock(10**18)},
+        TIDEGATE={"RULES": RULES, "CLOCK": tg.ManualClock(10**18), "ATTRIBUTES": attributes},
     ):
         app: Any = get_wsgi_application()
         middleware: Any = app._middleware_chain
         while not hasattr(middleware, "_request_limiter"):
             middleware = middleware.__wrapped__
         service.limiter = middleware._request_limiter.limiter
-        service.by_wsgi(app, request.param)
+        service.by_wsgi(app, script)
         yield service
 
 

@@ -11,8 +11,9 @@ import fastapi.dependencies
 import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.testclient import TestClient
+from starlette.routing import Match
 from tidegate import rate_limit
-from tidegate.fastapi import RateLimit, RateLimited
+from tidegate.fastapi import RateLimit, RateLimited, route_path
 from tidegate.web.frameworks.fastapi_responses import add_headers_to_responses
 
 
@@ -53,3 +54,14 @@ def test_without_starlettes_handlers_in_the_scope_a_dependency_refuses() -> None
 def test_a_route_without_a_function_to_wrap_is_left_alone() -> None:
     add_headers_to_responses(None)
     add_headers_to_responses(SimpleNamespace(dependant=SimpleNamespace()))
+
+
+def test_without_fastapis_included_routers_a_route_is_its_path() -> None:
+    class Included:
+        original_router = None
+
+        def matches(self, scope: Any) -> Any:
+            return Match.FULL, {}
+
+    scope = {"type": "http", "path": "/items/7", "app": SimpleNamespace(routes=[Included()])}
+    assert route_path(scope) == "/items/7"

@@ -138,15 +138,6 @@ def test_a_failing_attribute_function_lifts_no_limit(
     assert "the attribute user is unknown" in caplog.text
 
 
-@pytest.mark.parametrize("value", [4.2, ["a"], True])
-def test_an_attribute_of_a_wrong_type_lifts_no_limit(value: Any) -> None:
-    app = middleware(
-        {"rules": [{"id": "a", "by": "user", "limit": "1/minute"}]},
-        attributes={"user": lambda scope: value},
-    )
-    assert [get(app)[0] for _ in range(2)] == [200, 429]
-
-
 def test_async_attributes_costs_and_exemptions() -> None:
     async def user(scope: Any) -> str:
         await asyncio.sleep(0)
@@ -168,12 +159,9 @@ def test_async_attributes_costs_and_exemptions() -> None:
     assert [get(plain)[0] for _ in range(6)] == [200] * 5 + [429]
 
 
-@pytest.mark.parametrize("answer", [LookupError, 4.2])
-def test_a_failing_async_attribute_does_not_lift_a_limit(answer: Any) -> None:
-    async def user(scope: Any) -> Any:
-        if answer is LookupError:
-            raise LookupError
-        return answer
+def test_a_failing_async_attribute_does_not_lift_a_limit() -> None:
+    async def user(scope: Any) -> str:
+        raise LookupError
 
     app = middleware(
         {"rules": [{"id": "a", "by": "user", "limit": "1/minute"}]}, attributes={"user": user}
@@ -340,7 +328,7 @@ def test_a_failing_function_of_a_condition_raises(rule: Any, attribute: str) -> 
 
 def test_a_condition_of_a_wrong_type_raises() -> None:
     rule = {"id": "a", "by": "ip", "limits": "1/hour", "when": {"plan": "trial"}}
-    with pytest.raises(tg.ConfigurationError, match="plan is unknown: its function returned float"):
+    with pytest.raises(tg.ConfigurationError, match="attribute plan returned a float"):
         get(middleware({"rules": [rule]}, attributes={"plan": lambda scope: 4.2}))
 
 

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tidegate import ManualClock, keys
+from tidegate import ArgumentTypeError, ManualClock, keys
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.rules import RuleSet, Tiers
-from tidegate.web.rule_requests import _path_of
+from tidegate.web.request_access import path_of
 from tidegate.wsgi import RateLimitMiddleware as WSGIMiddleware
 
+BY_USER = {"id": "a", "by": "user", "limit": "1/hour"}
 LOGIN = {"id": "login", "by": "ip", "endpoint": "/login", "limit": "1/hour"}
 
 
@@ -85,7 +86,7 @@ def test_script_name_is_no_part_of_an_endpoint() -> None:
 
 def test_the_path_of_django_is_the_one_that_it_decoded() -> None:
     request = SimpleNamespace(path_info="/shop/大阪", META={"PATH_INFO": "/shop/大阪"})
-    assert _path_of(request) == "/shop/大阪"
+    assert path_of(request) == "/shop/大阪"
 
 
 def test_a_websocket_meets_rules_for_get() -> None:
@@ -102,6 +103,23 @@ def test_lists_hold_for_options_and_so_do_rules_that_name_it() -> None:
     assert status(app, method="OPTIONS", client=("198.51.100.1", 1)) == 429
     app = made({**LOGIN, "method": "OPTIONS"})
     assert [status(app, method="OPTIONS") for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize("how", ["an int", "async", "fails"])
+def test_lists_hold_for_options_whatever_the_function_of_their_attribute_is(how: str) -> None:
+    async def later(scope: Any) -> str:
+        return "7"
+
+    def fails(scope: Any) -> str:
+        raise LookupError
+
+    reader: Any = {"an int": lambda scope: 7, "async": later, "fails": fails}[how]
+    app = made(LOGIN, attributes={"user": reader}, block=[{"user": "7"}])
+    if how == "fails":
+        with pytest.raises(LookupError):
+            status(app, method="OPTIONS")
+    else:
+        assert status(app, method="OPTIONS") == 429
 
 
 def test_behind_a_proxy_lists_hold_for_the_address_itself() -> None:
@@ -174,3 +192,23 @@ def test_an_async_function_of_tiers_is_refused() -> None:
 
     with pytest.raises(TypeError, match="which is async"):
         Tiers(lookup)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [4.2, ["a"], True, ("acme", 7)])
+def test_an_attribute_of_a_wrong_type_raises_where_rules_count_by_it(value: Any) -> None:
+    async def later(scope: Any) -> Any:
+        return value
+
+    for reader in (lambda scope: value, later):
+        app = made(BY_USER, attributes={"user": reader})
+        with pytest.raises(ArgumentTypeError, match="attribute user returned a"):
+            status(app)
+
+
+def test_a_function_that_is_annotated_to_return_no_attribute_is_refused() -> None:
+
+    def pair(scope: Any) -> tuple[str, int]:
+        return ("acme", 7)
+
+    with pytest.raises(ArgumentTypeError, match=r"attributes\['user'\] .* returns a tuple"):
+        made(BY_USER, attributes={"user": pair})

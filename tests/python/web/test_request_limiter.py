@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import inspect
 import json
 import logging
+import typing
 import uuid
 import weakref
 
 import pytest
 import tidegate as tg
 from servers import ask, hello, limited, statuses
+from tidegate.fastapi import RateLimit
 from tidegate.web.active_limits import ActiveLimits
 from tidegate.web.combined import CombinedLimiter
 from tidegate.web.dynamic_limit import DynamicLimit
@@ -42,7 +45,6 @@ def broken_key(scope):
 NO_KEYS = {
     "raised": broken_key,
     "returned no key": lambda scope: None,
-    "returned a tuple": lambda scope: ("acme", 42),
 }
 
 
@@ -65,6 +67,44 @@ def test_the_id_of_a_user_may_be_an_int_or_a_uuid(kind, caplog):
     assert [ask(app, path).status for path in ("/a", "/a", "/b")] == [200, 429, 200]
     assert not app.limiter.peek(str(ids["/a"])).allowed, "it counts by its text"
     assert not caplog.records
+
+
+@pytest.mark.parametrize("policy", ["address", "open", "closed"])
+@pytest.mark.parametrize("wrong", [("acme", 42), 4.2, True, ["a"], {"a": 1}, object()])
+def test_what_cannot_be_a_key_raises(wrong, policy):
+    async def later(scope):
+        return wrong
+
+    for key in (lambda scope: wrong, later):
+        with pytest.raises(tg.ArgumentTypeError, match=f"returned a {type(wrong).__name__}"):
+            ask(limited("1/minute", key=key, on_no_key=policy))
+
+
+def test_a_function_that_is_annotated_to_return_no_key_is_refused():
+    def pair(request) -> tuple[str, int]: ...
+    async def several(request) -> list[str]: ...
+    def switch(request) -> typing.Optional[bool]: ...  # noqa: UP045
+
+    class Pairs:
+        def __call__(self, request) -> dict[str, int]: ...
+
+    def decorated(limit, key):
+        return tg.rate_limit(limit, key=key)(path_key_async)
+
+    for key in (pair, several, switch, Pairs()):
+        for make in (limited, decorated, RateLimit):
+            with pytest.raises(tg.ArgumentTypeError, match="which returns a"):
+                make("1/minute", key=key)
+
+
+def test_a_function_with_any_other_annotation_is_accepted():
+    def text(request) -> str: ...
+    def maybe(request) -> typing.Union[int, uuid.UUID, None]: ...  # noqa: UP007
+    def unknown(request) -> NotDefinedHere: ...  # noqa: F821
+    async def later(request) -> bytes: ...
+
+    for key in (text, maybe, unknown, later, functools.partial(text)):
+        assert limited("1/minute", key=key)
 
 
 @pytest.mark.parametrize("empty", ["", b""])
