@@ -80,10 +80,11 @@ $(VENV)/.package: $(package_files) $(VENV)/.build | deps-build
 	@rm -f $(VENV)/.tested $(VENV)/.quick; touch $@
 
 # For the tests: without link-time optimization, and from the tree that the C++ tests are built in, which
-# so share the compiled core.
+# so share the compiled core. The limiter is as it is released, what stands around it is compiled in less time.
 tree := --config-settings=build-dir=build/test
 for_tests := --config-settings=cmake.define.TIDEGATE_IPO=OFF \
   --config-settings=cmake.define.TIDEGATE_WERROR=ON \
+  --config-settings=cmake.define.TIDEGATE_OUTER_OPTIONS=-O1 \
   --config-settings=cmake.define.TIDEGATE_BUILD_TESTS=ON \
   --config-settings=cmake.define.TIDEGATE_BUILD_BENCHMARKS=ON
 $(VENV)/.tested: $(package_files) $(VENV)/.build | deps-test
