@@ -22,8 +22,8 @@ os.environ.setdefault(
 )
 
 
-# Pytest makes millions of objects for 10,000 tests, and keeps them. The garbage collector would visit
-# them again and again while they are made, and at each `gc.collect()` of a test.
+# Pytest makes millions of objects for 10,000 tests, and keeps them. The garbage collector would
+# visit them again and again while they are made, and at each `gc.collect()` of a test.
 gc.disable()
 
 
