@@ -192,11 +192,17 @@ class HeaderFields:
 def policy_member(limit: Limit) -> bytes:
     """Returns the member of RateLimit-Policy for `limit`."""
 
-class HeaderSend:
-    """A `send` of an ASGI server that adds the fields of a decision to the message with headers.
+class KeyChecker:  # see python/bindings/web/checker.cc
+    def __new__(cls, *of: Any) -> Self: ...
+    def __call__(self, request: Any, key: str | bytes | None, cost: int, /) -> Any: ...
 
-    Other messages are passed through unchanged; the message with headers is copied first.
-    """
+class RuleChecker:
+    def __new__(cls, *of: Any) -> Self: ...
+    def __call__(self, request: Any, cost: int, attributes: dict[str, Any] | None, /) -> Any: ...
+
+class HeaderSend:
+    """A `send` of an ASGI server that adds the fields of a decision to the message with headers,
+    which is copied first. Other messages are passed through unchanged."""
 
     def __new__(
         cls, send: Callable[[Any], Awaitable[None]], decision: RequestDecision, /
@@ -218,9 +224,9 @@ class RequestDecision:
     limiter: Any
     limits: Any
     _charges: Any
+    _cost: Any  # that was charged
 
-    def __new__(cls, *of: Any) -> Self:
-        """Creates a decision from the arguments of _make()."""
+    def __new__(cls, *of: Any) -> Self: ...  # those of _make()
     @classmethod
     def _make(
         cls,
@@ -233,12 +239,6 @@ class RequestDecision:
         charges: Any,
         /,
     ) -> Self: ...
-    @classmethod
-    def _of_peer(cls, *args: Any) -> RequestDecision | Decision | None: ...
-    @classmethod
-    def _of_plan(cls, *args: Any) -> Self | None: ...
-    @classmethod
-    def _of_rules(cls, *args: Any) -> Self | Decision | None: ...
     @property
     def wait(self) -> int | None:
         """Whole seconds to wait after a refusal; None for other decisions, and if no wait helps."""

@@ -62,6 +62,27 @@ TEST(RateFieldsTest, AWaitIsTheTimeUntilMoreIsLeft) {
   EXPECT_EQ(RateFieldValuesOf(d, 10 * kSecond, 99 * kSecond).reset_s, 99);
 }
 
+TEST(RateFieldsTest, OneWriterWritesTheFieldsOfASet) {
+  const Limit limit = MakeLimit({.count = 5, .period_ns = 60 * kSecond, .name = "a"});
+  const RateFieldValues refused{0, 70, 12, 12};
+  const auto written = [&](RateFieldSet set, const RateFieldValues& values) {
+    std::string text;
+    WriteRateFields(RateFieldTexts(limit, set), values, set,
+                    [&](RateField field, std::string_view value) {
+                      text += std::string(LowerNameOf(field)) + ": " + std::string(value) + "\n";
+                    });
+    return text;
+  };
+  EXPECT_EQ(written(kXRateLimitFields | SetOf(RateField::kRetryAfter), refused),
+            "x-ratelimit-limit: 5\nx-ratelimit-remaining: 0\nx-ratelimit-reset: 70\n"
+            "retry-after: 12\n");
+  EXPECT_EQ(written(kIetfFields | SetOf(RateField::kRetryAfter), refused),
+            "ratelimit-policy: \"a\";q=5;w=60\nratelimit: \"a\";r=0;t=12\nretry-after: 12\n");
+  EXPECT_EQ(written(kXRateLimitFields | SetOf(RateField::kRetryAfter), {4, 70, 12, std::nullopt}),
+            "x-ratelimit-limit: 5\nx-ratelimit-remaining: 4\nx-ratelimit-reset: 70\n");
+  EXPECT_EQ(written(0, refused), "");
+}
+
 TEST(RateFieldsTest, APolicyIsAddedOnce) {
   EXPECT_EQ(WithPolicies("", R"("a";q=1;w=1)"), R"("a";q=1;w=1)");
   EXPECT_EQ(WithPolicies(R"("a";q=9;w=9)", R"("a";q=1;w=1, "b, c";q=2;w=2)"),

@@ -1,9 +1,7 @@
 #include "tidegate/rate_fields.h"
 
-#include <charconv>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "tidegate/limit.h"
@@ -48,8 +46,6 @@ std::string Joined(std::string_view list, std::string_view member) {
 
 }  // namespace
 
-std::string LowerNameOf(RateField field) { return absl::AsciiStrToLower(Absl(NameOf(field))); }
-
 std::string StructuredString(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {
@@ -68,6 +64,12 @@ std::string PolicyMember(const Limit& limit) {
 
 std::string StateStart(const Limit& limit) {
   return absl::StrCat(StructuredString(limit.name()), ";r=");
+}
+
+RateFieldTexts::RateFieldTexts(const Limit& limit, RateFieldSet set) {
+  if ((set & SetOf(RateField::kLimit)) != 0) capacity = std::to_string(limit.capacity());
+  if ((set & SetOf(RateField::kPolicy)) != 0) policy = PolicyMember(limit);
+  if ((set & SetOf(RateField::kRateLimit)) != 0) state_start = StateStart(limit);
 }
 
 char* WriteStateRest(const RateFieldValues& values, char* at) {

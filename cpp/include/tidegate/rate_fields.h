@@ -1,11 +1,11 @@
-// The rate-limit header fields of HTTP responses: their names, and what decisions say in them, for
-// the web adapters. The service still writes those of its own answers
-// (server/checks/rate_headers.h, server/envoy/rate_limit_call.h).
+// The rate-limit header fields of HTTP responses: their names, what decisions say in them, and the
+// one place that writes them, for the web adapters and for all answers of the service.
 #ifndef TIDEGATE_RATE_FIELDS_H_
 #define TIDEGATE_RATE_FIELDS_H_
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -20,15 +20,30 @@ namespace tidegate {
 enum class RateField : uint8_t { kLimit, kRemaining, kReset, kPolicy, kRateLimit, kRetryAfter };
 inline constexpr size_t kRateFields = 6;
 
-// In their usual case; HTTP/2 and ASGI have them in lower case.
+// In their usual case, and as HTTP/2 and ASGI have them.
 inline constexpr std::array<std::string_view, kRateFields> kRateFieldNames = {
     "X-RateLimit-Limit", "X-RateLimit-Remaining",
     "X-RateLimit-Reset", "RateLimit-Policy",
     "RateLimit",         "Retry-After"};
+inline constexpr std::array<std::string_view, kRateFields> kLowerRateFieldNames = {
+    "x-ratelimit-limit", "x-ratelimit-remaining",
+    "x-ratelimit-reset", "ratelimit-policy",
+    "ratelimit",         "retry-after"};
 constexpr std::string_view NameOf(RateField field) {
   return kRateFieldNames[static_cast<size_t>(field)];
 }
-std::string LowerNameOf(RateField field);
+constexpr std::string_view LowerNameOf(RateField field) {
+  return kLowerRateFieldNames[static_cast<size_t>(field)];
+}
+
+// A set of fields, with a bit for each.
+using RateFieldSet = unsigned;
+constexpr RateFieldSet SetOf(RateField field) { return 1U << static_cast<unsigned>(field); }
+inline constexpr RateFieldSet kXRateLimitFields =
+    SetOf(RateField::kLimit) | SetOf(RateField::kRemaining) | SetOf(RateField::kReset);
+// Those of draft-ietf-httpapi-ratelimit-headers.
+inline constexpr RateFieldSet kIetfFields =
+    SetOf(RateField::kPolicy) | SetOf(RateField::kRateLimit);
 
 // The largest Integer of RFC 9651, section 3.3.1. Larger values are sent as this.
 inline constexpr int64_t kMaxFieldInteger = 999'999'999'999'999;
@@ -100,6 +115,46 @@ std::string WithPolicies(std::string_view list, std::string_view policies);
 // `list`, a List too, with the member of RateLimit that begins with `start`. Of two members with
 // one name, the one with less room is kept.
 std::string WithState(std::string_view list, std::string_view start, const RateFieldValues& values);
+
+// The texts about one limit that are the same in all responses.
+struct RateFieldTexts {
+  // The most bytes of StateStart(): Limit has names of at most 200, each of which may be escaped.
+  static constexpr size_t kMaxStateStart = 512;
+
+  RateFieldTexts() = default;
+  // Has the texts that the fields of `set` need.
+  explicit RateFieldTexts(const Limit& limit, RateFieldSet set = ~0U);
+
+  std::string capacity;
+  std::string policy;       // PolicyMember(), of several limits joined
+  std::string state_start;  // StateStart()
+};
+
+// Calls put(field, value) for each field of `set` that the response has, in the order of RateField;
+// Retry-After only after a refusal that ends with time.
+template <typename Put>
+void WriteRateFields(const RateFieldTexts& texts, const RateFieldValues& values, RateFieldSet set,
+                     Put&& put) {
+  std::array<char, RateFieldTexts::kMaxStateStart + kMaxStateRest> room;
+  const auto put_until = [&](RateField field, const char* end) {
+    put(field, std::string_view(room.data(), static_cast<size_t>(end - room.data())));
+  };
+  const auto wants = [set](RateField field) { return (set & SetOf(field)) != 0; };
+  const auto put_number = [&](RateField field, int64_t number) {
+    if (wants(field)) {
+      put_until(field, std::to_chars(room.data(), room.data() + room.size(), number).ptr);
+    }
+  };
+  if (wants(RateField::kLimit)) put(RateField::kLimit, std::string_view(texts.capacity));
+  put_number(RateField::kRemaining, values.remaining);
+  put_number(RateField::kReset, values.reset_s);
+  if (wants(RateField::kPolicy)) put(RateField::kPolicy, std::string_view(texts.policy));
+  if (wants(RateField::kRateLimit)) {
+    char* const rest = std::copy(texts.state_start.begin(), texts.state_start.end(), room.data());
+    put_until(RateField::kRateLimit, WriteStateRest(values, rest));
+  }
+  if (values.wait_s.has_value()) put_number(RateField::kRetryAfter, *values.wait_s);
+}
 
 }  // namespace tidegate
 

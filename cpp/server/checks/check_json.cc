@@ -246,7 +246,7 @@ void AppendMembers(const Decision& d, std::string* json) {
   *json += d.allowed ? R"("allowed":true,)" : R"("allowed":false,)";
   AppendRoom(d, json);
   *json += R"(,"retryAfter":)";
-  AppendNullable(RetrySeconds(d), json);
+  AppendNullable(WaitSeconds(d), json);
   if (d.delay_ns > 0) {
     absl::StrAppend(json, R"(,"delayMs":)", (d.delay_ns + 999'999) / 1'000'000);
   }

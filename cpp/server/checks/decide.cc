@@ -11,7 +11,7 @@
 #include "server/checks/decision_token.h"
 #include "server/checks/decision_values.h"
 #include "server/checks/gathering.h"
-#include "server/checks/rate_headers.h"
+#include "tidegate/rate_fields.h"
 
 namespace tidegate::server {
 
@@ -69,12 +69,22 @@ void AppendGrpc(const CheckConfig& config, Op op, const Checked& checked, std::s
                       body);
 }
 
+// Adds the header fields of `set`; none if nothing limits the request.
+void AddRateFields(const Decision& decision, RateFieldSet set, Answer* answer) {
+  if (IsUnlimited(decision)) return;
+  WriteRateFields(RateFieldTexts(*decision.limit, set),
+                  RateFieldValuesOf(decision, decision.at_ns, decision.at_ns), set,
+                  [answer](RateField field, std::string_view value) {
+                    answer->headers.emplace_back(LowerNameOf(field), value);
+                  });
+}
+
 void AnswerHttp(const CheckConfig& config, Form form, const Checked& checked, Answer* answer) {
   const CheckOptions& options = config.context->options;
   const Decision& decision = checked.decision;
-  AddXRateLimit(decision, answer);
+  constexpr RateFieldSet kPlain = kXRateLimitFields | SetOf(RateField::kRetryAfter);
+  AddRateFields(decision, form == Form::kGateway ? kPlain | kIetfFields : kPlain, answer);
   if (form == Form::kGateway) {
-    AddRateLimit(decision, answer);
     answer->http_status = decision.allowed ? 204 : options.auth_refused_status;
     return;
   }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/envoy/request_caller.h"
+#include "tidegate/rate_fields.h"
 
 namespace tidegate::server::envoy {
 
@@ -413,11 +414,15 @@ void RateLimitCall::AddHeaders(RateLimitResponse* response) {
     if (is_closer) closest = &status;
   }
   if (closest == nullptr) return;
-  const int64_t seconds = (*closest->until_reset_ns + 999'999'999) / 1'000'000'000;
-  response->response_headers = {
-      {"X-RateLimit-Limit", absl::StrCat(closest->current_limit->requests_per_unit)},
-      {"X-RateLimit-Remaining", absl::StrCat(closest->limit_remaining)},
-      {"X-RateLimit-Reset", absl::StrCat(seconds)}};
+  // Envoy's clients read X-RateLimit-Reset as the time until then.
+  const RateFieldValues values{closest->limit_remaining, CeilSeconds(*closest->until_reset_ns),
+                               std::nullopt, std::nullopt};
+  RateFieldTexts texts;
+  texts.capacity = absl::StrCat(closest->current_limit->requests_per_unit);
+  WriteRateFields(texts, values, kXRateLimitFields,
+                  [response](RateField field, std::string_view value) {
+                    response->response_headers.emplace_back(NameOf(field), value);
+                  });
 }
 
 }  // namespace tidegate::server::envoy

@@ -29,6 +29,7 @@ void RegisterArrow(pybind11::module_& m);
 void RegisterNumbering(pybind11::module_& m);
 void RegisterReplayRun(pybind11::module_& m);
 // The functions of web/.
+void RegisterCheckers(pybind11::module_& m);
 void RegisterHeaderSend(pybind11::module_& m);
 void RegisterPeer(pybind11::module_& m);
 void RegisterRequestDecision(pybind11::module_& m);

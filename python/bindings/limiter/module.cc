@@ -42,6 +42,7 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterReplayRun(m);
 #endif
   tidegate::python::RegisterRequestDecision(m);
+  tidegate::python::RegisterCheckers(m);
   tidegate::python::RegisterHeaderSend(m);
   tidegate::python::RegisterPeer(m);
   tidegate::python::GuardInstances(m);

@@ -17,6 +17,7 @@ struct Names {
   PyObject* const path = Interned("path");
   PyObject* const root_path = Interned("root_path");
   PyObject* const method = Interned("method");
+  PyObject* const cost = Interned("cost");
   PyObject* const attributes[PlainRequest::kAttributes] = {Interned("endpoint"), method,
                                                            Interned("ip")};
 };
@@ -125,14 +126,14 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
-PyObject* PlainRequest::Name(size_t i) { return names->attributes[i]; }
+PyObject* PlainRequest::Cost() { return names->cost; }
 
 PlainRequest::PlainRequest(PyObject* request) {
   PyObject* const scope = ScopeOf(request);
   if (scope == nullptr) return;
-  attributes_[0] = {Name(0), PathIn(scope)};
-  attributes_[1] = {Name(1), TextIn(scope, names->method)};
-  attributes_[2] = {Name(2), HostOf(scope)};
+  attributes_[0] = {names->attributes[0], PathIn(scope)};
+  attributes_[1] = {names->attributes[1], TextIn(scope, names->method)};
+  attributes_[2] = {names->attributes[2], HostOf(scope)};
   PyErr_Clear();
   is_plain_ = true;
   for (const auto& [name, value] : attributes_) {
@@ -144,6 +145,19 @@ PlainRequest::PlainRequest(PyObject* request) {
 
 PlainRequest::~PlainRequest() {
   for (const auto& [name, value] : attributes_) Py_XDECREF(value);
+}
+
+PyObject* PlainRequest::AttributesWith(PyObject* cost) const {
+  return AttributeDict(cost, {attributes_[0].second, attributes_[1].second, attributes_[2].second});
+}
+
+PyObject* AttributeDict(PyObject* cost, PyObject* const (&values)[PlainRequest::kAttributes]) {
+  py::object dict = py::reinterpret_steal<py::object>(PyDict_New());
+  bool is_set = dict && PyDict_SetItem(dict.ptr(), names->cost, cost) == 0;
+  for (size_t i = 0; is_set && i < PlainRequest::kAttributes; ++i) {
+    is_set = PyDict_SetItem(dict.ptr(), names->attributes[i], values[i]) == 0;
+  }
+  return is_set ? dict.release().ptr() : nullptr;
 }
 
 void RegisterPeer(py::module_& m) {

@@ -21,8 +21,8 @@ class PlainRequest {
  public:
   static constexpr size_t kAttributes = 3;
 
-  // The name of an attribute, borrowed.
-  static PyObject* Name(size_t i);
+  // The name of the cost among attributes, borrowed.
+  static PyObject* Cost();
 
   explicit PlainRequest(PyObject* request);
   PlainRequest(const PlainRequest&) = delete;
@@ -32,10 +32,16 @@ class PlainRequest {
   explicit operator bool() const { return is_plain_; }
   const std::array<NamedAttribute, kAttributes>& attributes() const { return attributes_; }
 
+  // A new dict of the attributes and the cost, or nullptr with an exception set.
+  PyObject* AttributesWith(PyObject* cost) const;
+
  private:
   std::array<NamedAttribute, kAttributes> attributes_{};  // holds references to the values
   bool is_plain_ = false;
 };
+
+// The same from the values of the attributes alone, in their order.
+PyObject* AttributeDict(PyObject* cost, PyObject* const (&values)[PlainRequest::kAttributes]);
 
 }  // namespace tidegate::python
 

@@ -19,7 +19,6 @@
 #include "limiter/fast_call.h"
 #include "limiter/limiter.h"
 #include "rules/rule_limiter.h"
-#include "web/peer.h"
 #include "web/request_decision.h"
 #include "web/response_headers.h"
 
@@ -35,15 +34,13 @@ struct RequestDecisionObject {
   PyObject* limiter;
   PyObject* limits;
   PyObject* charges;
-  // The cost and the attributes of a request that OfRules() charged, from which `charges` is made
-  // when it is read. Not a dict, for the reason that DecisionObject gives.
-  PyObject* cost;
+  PyObject* cost;  // as it was charged; may be null
+  // Those of KeepRequest(). Not a dict, for the reason that DecisionObject gives.
   PyObject* attributes[PlainRequest::kAttributes];
 };
 
 PyTypeObject request_decision_type{};  // these are filled in by RegisterRequestDecision()
 PyTypeObject* fields_type = nullptr;
-PyObject* cost_name = nullptr;
 
 RequestDecisionObject& Of(PyObject* self) {
   return *reinterpret_cast<RequestDecisionObject*>(self);
@@ -102,109 +99,6 @@ PyObject* New(PyTypeObject* type, PyObject* args, PyObject* names) {
 // New() without a tuple.
 PyObject* Make(PyObject* type, PyObject* const* args, Py_ssize_t count) {
   return NewOf(reinterpret_cast<PyTypeObject*>(type), args, count);
-}
-
-// A decision on the limits of several rules that lets a request pass. The dict `plans` has an
-// object for the key of each plan, which begins with `start`; its `fields_by_limit` are the
-// HeaderFields for each limit that may bind. Returns None for other decisions, and if
-// `fields_by_limit` is None. A new reference, or nullptr with an exception set.
-PyObject* OfDecision(PyObject* type, PyObject* plans, PyObject* start, PyObject* decision,
-                     PyObject* owner, PyObject* charges) {
-  const Decision* const decided = GetDecision(decision);
-  if (decided == nullptr || !decided->allowed || OutcomesOf(decision).empty()) Py_RETURN_NONE;
-  PyObject* const key = PlanKey(decision, start);
-  if (key == nullptr) return nullptr;
-  PyObject* const plan = PyDict_GetItemWithError(plans, key);
-  Py_DECREF(key);
-  if (plan == nullptr) {
-    if (PyErr_Occurred() != nullptr) return nullptr;
-    Py_RETURN_NONE;
-  }
-  static PyObject* const name = Interned("fields_by_limit");
-  PyObject* const fields = PyObject_GetAttr(plan, name);
-  if (fields == nullptr) return nullptr;
-  PyObject* made = Py_None;
-  if (PyTuple_CheckExact(fields) && decided->rule < PyTuple_GET_SIZE(fields)) {
-    static PyObject* const no_extra = PyFloat_FromDouble(0.0);
-    PyObject* const of[] = {
-        PyTuple_GET_ITEM(fields, decided->rule), decision, Py_None, no_extra, owner, plan, charges};
-    made = NewOf(reinterpret_cast<PyTypeObject*>(type), of, 7);
-  } else {
-    Py_INCREF(made);
-  }
-  Py_DECREF(fields);
-  return made;
-}
-
-// OfDecision() of (plans, start, decision, limiter, charges).
-PyObject* OfPlan(PyObject* type, PyObject* const* args, Py_ssize_t count) {
-  if (count != 5 || !PyDict_CheckExact(args[0]) || !PyBytes_CheckExact(args[1])) {
-    PyErr_SetString(PyExc_TypeError, "expected a dict, bytes, a Decision, a limiter and charges");
-    return nullptr;
-  }
-  return OfDecision(type, args[0], args[1], args[2], args[3], args[4]);
-}
-
-// Decides a request by `rules`, from (rules, request, cost, start, limiter). Returns a
-// RequestDecision that lets it pass, whose charges are its attributes and cost; the Decision if
-// OfDecision() returns None; or None, with nothing charged, if the request is not plain.
-PyObject* OfRules(PyObject* type, PyObject* const* args, Py_ssize_t count) {
-  if (count != 5 || !IsRuleLimiter(args[0]) || !PyBytes_CheckExact(args[3])) {
-    PyErr_SetString(PyExc_TypeError,
-                    "expected a RuleLimiter, a request, a cost, bytes and a limiter");
-    return nullptr;
-  }
-  const PlainRequest plain(args[1]);
-  if (!plain) Py_RETURN_NONE;
-  const auto& read = plain.attributes();
-  const NamedAttribute all[] = {{cost_name, args[2]}, read[0], read[1], read[2]};
-  PyObject* const decision = CheckRules(args[0], all);
-  if (decision == nullptr) return nullptr;
-  static PyObject* const name = Interned("plans");
-  PyObject* const plans = PyObject_GetAttr(DecisionOwner(decision).ptr(), name);
-  PyObject* made = nullptr;
-  if (plans != nullptr) {
-    made = OfDecision(type, plans, args[3], decision, args[4], Py_None);
-    Py_DECREF(plans);
-  }
-  if (made == Py_None) {
-    Py_DECREF(made);
-    return decision;
-  }
-  Py_DECREF(decision);
-  if (made == nullptr) return nullptr;
-  RequestDecisionObject& object = Of(made);
-  object.cost = args[2];
-  Py_INCREF(object.cost);
-  for (size_t i = 0; i < read.size(); ++i) {
-    object.attributes[i] = read[i].second;
-    Py_INCREF(object.attributes[i]);
-  }
-  return made;
-}
-
-// Charges the peer of a request, from (limiter, request, cost, fields, owner, limits). Returns a
-// RequestDecision that lets the request pass, whose charges are the peer; the Decision that refuses
-// it; or None, with nothing charged, if the peer is not plain.
-PyObject* OfPeer(PyObject* type, PyObject* const* args, Py_ssize_t count) {
-  if (count != 6 || !IsLimiter(args[0])) {
-    PyErr_SetString(PyExc_TypeError,
-                    "expected a Limiter, a request, a cost, HeaderFields, and a limiter and limits "
-                    "to keep");
-    return nullptr;
-  }
-  PyObject* const peer = PlainPeer(args[1]);
-  if (peer == Py_None) return peer;
-  PyObject* result = HitLimiter(args[0], peer, args[2]);
-  if (result != nullptr && GetDecision(result)->allowed) {
-    static PyObject* const no_extra = PyFloat_FromDouble(0.0);
-    PyObject* const decision = result;
-    PyObject* const of[] = {args[3], decision, Py_None, no_extra, args[4], args[5], peer};
-    result = NewOf(reinterpret_cast<PyTypeObject*>(type), of, 7);
-    Py_DECREF(decision);
-  }
-  Py_DECREF(peer);
-  return result;
 }
 
 // Calls `use` with the fields, the decision and the current values, and returns its result.
@@ -268,19 +162,11 @@ PyObject* GetWait(PyObject* self, void* /*closure*/) {
 
 PyObject* GetCharges(PyObject* self, void* /*closure*/) {
   RequestDecisionObject& object = Of(self);
-  if (object.cost == nullptr) {
+  if (object.attributes[0] == nullptr) {
     Py_INCREF(object.charges);
     return object.charges;
   }
-  PyObject* const attributes = PyDict_New();
-  if (attributes == nullptr) return nullptr;
-  bool is_set = PyDict_SetItem(attributes, cost_name, object.cost) == 0;
-  for (size_t i = 0; is_set && i < PlainRequest::kAttributes; ++i) {
-    is_set = PyDict_SetItem(attributes, PlainRequest::Name(i), object.attributes[i]) == 0;
-  }
-  if (is_set) return attributes;
-  Py_DECREF(attributes);
-  return nullptr;
+  return AttributeDict(object.cost, object.attributes);
 }
 
 int SetCharges(PyObject* self, PyObject* charges, void* /*closure*/) {
@@ -289,7 +175,7 @@ int SetCharges(PyObject* self, PyObject* charges, void* /*closure*/) {
     return -1;
   }
   RequestDecisionObject& object = Of(self);
-  Py_CLEAR(object.cost);
+  for (PyObject*& value : object.attributes) Py_CLEAR(value);
   Py_INCREF(charges);
   std::swap(object.charges, charges);
   Py_DECREF(charges);
@@ -306,15 +192,6 @@ PyMethodDef methods[] = {
     {"_make", AsMethod(Make), METH_FASTCALL | METH_CLASS,
      "_make($type, fields, decision, decided_ns, extra_s, limiter, limits, charges, /)\n--\n\n"
      "As the constructor, and faster."},
-    {"_of_peer", AsMethod(OfPeer), METH_FASTCALL | METH_CLASS,
-     "_of_peer($type, limiter, request, cost, fields, owner, limits, /)\n--\n\n"
-     "Charges the plain peer of a request."},
-    {"_of_plan", AsMethod(OfPlan), METH_FASTCALL | METH_CLASS,
-     "_of_plan($type, plans, start, decision, limiter, charges, /)\n--\n\n"
-     "A decision by rules that lets a request pass, if `plans` has its plan; else None."},
-    {"_of_rules", AsMethod(OfRules), METH_FASTCALL | METH_CLASS,
-     "_of_rules($type, rules, request, cost, start, limiter, /)\n--\n\n"
-     "Charges a plain request by rules."},
     {"fields", Encode<Raw>, METH_NOARGS, "fields($self, /)\n--\n\nThe fields for ASGI."},
     {"text_fields", Encode<Text>, METH_NOARGS, "text_fields($self, /)\n--\n\nThe fields for WSGI."},
     {"merged", Merge<Raw>, METH_O, "merged($self, headers, /)\n--\n\nHeaders with the fields."},
@@ -327,6 +204,7 @@ PyMethodDef methods[] = {
 PyMemberDef members[] = {
     {"decision", T_OBJECT, offsetof(RequestDecisionObject, decision), READONLY, "The decision."},
     {"limiter", T_OBJECT, offsetof(RequestDecisionObject, limiter), READONLY, nullptr},
+    {"_cost", T_OBJECT, offsetof(RequestDecisionObject, cost), READONLY, nullptr},
     {"limits", T_OBJECT, offsetof(RequestDecisionObject, limits), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
@@ -335,6 +213,29 @@ PyMemberDef members[] = {
 
 bool IsRequestDecision(PyObject* object) {
   return PyObject_TypeCheck(object, &request_decision_type);
+}
+
+bool IsRequestDecisionType(PyObject* object) {
+  return PyType_Check(object) != 0 &&
+         PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(object), &request_decision_type) != 0;
+}
+
+PyObject* NewRequestDecision(PyObject* type, PyObject* const (&of)[7]) {
+  return NewOf(reinterpret_cast<PyTypeObject*>(type), of, 7);
+}
+
+void KeepCost(PyObject* decision, PyObject* cost) {
+  Py_INCREF(cost);
+  Of(decision).cost = cost;
+}
+
+void KeepRequest(PyObject* decision, PyObject* cost, const PlainRequest& request) {
+  KeepCost(decision, cost);
+  RequestDecisionObject& object = Of(decision);
+  for (size_t i = 0; i < PlainRequest::kAttributes; ++i) {
+    object.attributes[i] = request.attributes()[i].second;
+    Py_INCREF(object.attributes[i]);
+  }
 }
 
 PyObject* MergedHeaders(PyObject* decision, PyObject* headers) {
@@ -361,7 +262,6 @@ void RegisterRequestDecision(py::module_& m) {
   m.def(
       "policy_member", [](const Limit& limit) { return py::bytes(PolicyMember(limit)); },
       py::arg("limit"));
-  cost_name = Interned("cost");
   PyTypeObject& type = request_decision_type;
   type.tp_name = "tidegate._core.RequestDecision";
   type.tp_basicsize = sizeof(RequestDecisionObject);

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -24,9 +23,6 @@ namespace tidegate::python {
 
 namespace py = pybind11;
 
-// The most bytes of a limit's name in the fields, with escapes; Limit has names of at most 200.
-constexpr size_t kMaxItem = 512;
-
 inline char Lower(char c) { return 'A' <= c && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 // Header fields in ASGI: bytes, with names in lower case.
@@ -38,7 +34,7 @@ struct Raw {
     if (!PyBytes_Check(object)) return {};
     return {PyBytes_AS_STRING(object), static_cast<size_t>(PyBytes_GET_SIZE(object))};
   }
-  static std::string Named(RateField field) { return LowerNameOf(field); }
+  static std::string_view Named(RateField field) { return LowerNameOf(field); }
 };
 
 // Header fields in WSGI: text, with names in their usual case.
@@ -51,7 +47,7 @@ struct Text {
     return {static_cast<const char*>(PyUnicode_DATA(object)),
             static_cast<size_t>(PyUnicode_GET_LENGTH(object))};
   }
-  static std::string Named(RateField field) { return std::string(NameOf(field)); }
+  static std::string_view Named(RateField field) { return NameOf(field); }
 };
 
 inline py::object Stolen(PyObject* object) {
@@ -64,24 +60,23 @@ template <typename Kind>
 class Template {
  public:
   Template(const std::vector<Limit>& limits, bool x_ratelimit, bool ietf)
-      : x_ratelimit_(x_ratelimit) {
+      : set_((x_ratelimit ? kXRateLimitFields : 0) | (ietf ? kIetfFields : 0) |
+             SetOf(RateField::kRetryAfter)) {
     for (size_t i = 0; i < kRateFields; ++i) {
       names_[i] = Stolen(Kind::Make(Kind::Named(static_cast<RateField>(i))));
     }
+    std::string policies;
     for (const Limit& limit : limits) {
-      if (!policy_text_.empty()) policy_text_ += ", ";
-      policy_text_ += PolicyMember(limit);
-      std::string start = StateStart(limit);
-      if (start.size() > kMaxItem) throw py::value_error("the name of a limit is too long");
-      rules_.push_back({limit.name(),
-                        py::make_tuple(names_[Number(RateField::kLimit)],
-                                       Stolen(Kind::Make(std::to_string(limit.capacity())))),
-                        std::move(start)});
+      RateFieldTexts texts(limit);
+      if (texts.state_start.size() > RateFieldTexts::kMaxStateStart) {
+        throw py::value_error("the name of a limit is too long");
+      }
+      if (!policies.empty()) policies += ", ";
+      policies += texts.policy;
+      rules_.push_back({limit.name(), Field(RateField::kLimit, texts.capacity), std::move(texts)});
     }
-    if (ietf) {
-      policy_ =
-          py::make_tuple(names_[Number(RateField::kPolicy)], Stolen(Kind::Make(policy_text_)));
-    }
+    for (Rule& rule : rules_) rule.texts.policy = policies;
+    policy_ = Field(RateField::kPolicy, policies);
   }
 
   // Adds to `list`, a list of pairs, the fields of `decision` that are not set there. A field that
@@ -93,8 +88,8 @@ class Template {
 
   // Appends the fields after removing existing ones.
   void Put(const py::object& list, const Decision& decision, const RateFieldValues& values) const {
-    const unsigned wanted = (x_ratelimit_ ? kXRateLimit : 0) | (policy_ ? kIetf : 0) |
-                            (values.wait_s.has_value() ? Bit(RateField::kRetryAfter) : 0);
+    const RateFieldSet wanted =
+        values.wait_s.has_value() ? set_ : set_ & ~SetOf(RateField::kRetryAfter);
     if ((Present(list.ptr()) & wanted) != 0) {
       for (Py_ssize_t i = PyList_GET_SIZE(list.ptr()); i-- > 0;) {
         if (i >= PyList_GET_SIZE(list.ptr()) || (NameAt(list.ptr(), i) & wanted) == 0) continue;
@@ -107,27 +102,18 @@ class Template {
  private:
   struct Rule {
     std::string name;
-    py::object limit;   // the field X-RateLimit-Limit with its value
-    std::string start;  // of its member of RateLimit
+    py::object limit;  // the field X-RateLimit-Limit with its value
+    RateFieldTexts texts;
   };
 
-  static constexpr size_t Number(RateField field) { return static_cast<size_t>(field); }
-
-  // Sets of names, with a bit for each.
-  static constexpr unsigned Bit(RateField field) { return 1U << static_cast<unsigned>(field); }
-  static constexpr unsigned kXRateLimit =
-      Bit(RateField::kLimit) | Bit(RateField::kRemaining) | Bit(RateField::kReset);
-  static constexpr unsigned kIetf = Bit(RateField::kPolicy) | Bit(RateField::kRateLimit);
-  static constexpr unsigned kOnce = kXRateLimit | Bit(RateField::kRetryAfter);
-
   // The set of names in `headers`.
-  static unsigned Present(PyObject* headers) {
-    unsigned present = 0;
+  static RateFieldSet Present(PyObject* headers) {
+    RateFieldSet present = 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(headers); ++i) present |= NameAt(headers, i);
     return present;
   }
 
-  static unsigned NameAt(PyObject* headers, Py_ssize_t i) {
+  static RateFieldSet NameAt(PyObject* headers, Py_ssize_t i) {
     PyObject* const pair = PyList_GET_ITEM(headers, i);
     if (PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) > 0) [[likely]] {
       return NameIn(Kind::View(PyTuple_GET_ITEM(pair, 0)));
@@ -139,7 +125,7 @@ class Template {
     return NameIn(Kind::View(PyTuple_GET_ITEM(items.ptr(), 0)));
   }
 
-  static unsigned NameIn(std::string_view header) {
+  static RateFieldSet NameIn(std::string_view header) {
     for (size_t i = 0; i < kRateFields; ++i) {
       const std::string_view title = kRateFieldNames[i];
       if (header.size() == title.size() &&
@@ -151,58 +137,34 @@ class Template {
     return 0;
   }
 
-  // `present` are the names in the list.
+  // `present` are the names in the list. Of them, those of the IETF are joined, the others stay.
   void Append(const py::object& list, const Decision& decision, const RateFieldValues& values,
-              unsigned present) const {
+              RateFieldSet present) const {
     const Rule& rule = RuleOf(decision);
-    const auto wants = [present](RateField name) { return (present & kOnce & Bit(name)) == 0; };
-    if (x_ratelimit_) {
-      if (wants(RateField::kLimit)) Append(list, rule.limit);
-      if (wants(RateField::kRemaining)) Append(list, RateField::kRemaining, values.remaining);
-      if (wants(RateField::kReset)) Append(list, RateField::kReset, values.reset_s);
-    }
-    if (policy_) AppendIetf(list, rule, values, present);
-    if (values.wait_s.has_value() && wants(RateField::kRetryAfter)) {
-      Append(list, RateField::kRetryAfter, *values.wait_s);
-    }
-  }
-
-  void AppendIetf(const py::object& list, const Rule& rule, const RateFieldValues& values,
-                  unsigned present) const {
-    const auto find = [&](RateField name) {
-      return (present & Bit(name)) == 0 ? -1 : Find(list.ptr(), name);
+    const auto put = [&](RateField field, std::string_view value) {
+      if ((present & SetOf(field)) != 0) {
+        if (field == RateField::kPolicy) {
+          Rewrite(list, field, [&](std::string_view old) { return WithPolicies(old, value); });
+        } else {
+          Rewrite(list, field, [&](std::string_view old) {
+            return WithState(old, rule.texts.state_start, values);
+          });
+        }
+      } else if (field == RateField::kLimit || field == RateField::kPolicy) {
+        Append(list, field == RateField::kLimit ? rule.limit : policy_);
+      } else {
+        Append(list, Field(field, value));
+      }
     };
-    const Py_ssize_t policy_at = find(RateField::kPolicy);
-    const Py_ssize_t state_at = find(RateField::kRateLimit);
-    if (policy_at < 0) {
-      Append(list, policy_);
-    } else {
-      Rewrite(list, policy_at,
-              [&](std::string_view value) { return WithPolicies(value, policy_text_); });
-    }
-    if (state_at < 0) {
-      std::array<char, kMaxItem + kMaxStateRest> room;
-      char* const end =
-          WriteStateRest(values, std::copy(rule.start.begin(), rule.start.end(), room.data()));
-      Append(list, RateField::kRateLimit,
-             std::string_view(room.data(), static_cast<size_t>(end - room.data())));
-    } else {
-      Rewrite(list, state_at,
-              [&](std::string_view value) { return WithState(value, rule.start, values); });
-    }
+    WriteRateFields(rule.texts, values, set_ & ~(present & ~kIetfFields), put);
   }
 
-  // The position of the first header of this name, or -1.
-  static Py_ssize_t Find(PyObject* headers, RateField name) {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(headers); ++i) {
-      if ((NameAt(headers, i) & Bit(name)) != 0) return i;
-    }
-    return -1;
-  }
-
-  // Replaces the value of header `i` by the result of `join`.
+  // Replaces the value of the first header of this name by the result of `join`.
   template <typename Join>
-  static void Rewrite(const py::object& list, Py_ssize_t i, Join join) {
+  static void Rewrite(const py::object& list, RateField name, Join join) {
+    Py_ssize_t i = 0;
+    while (i < PyList_GET_SIZE(list.ptr()) && (NameAt(list.ptr(), i) & SetOf(name)) == 0) ++i;
+    if (i >= PyList_GET_SIZE(list.ptr())) return;  // code of a header has just removed it
     const py::object pair = Stolen(PySequence_Tuple(PyList_GET_ITEM(list.ptr(), i)));
     if (PyTuple_GET_SIZE(pair.ptr()) != 2) throw py::value_error("a header is not a pair");
     PyObject* const value = PyTuple_GET_ITEM(pair.ptr(), 1);
@@ -217,15 +179,10 @@ class Template {
     if (PyList_Append(list.ptr(), field.ptr()) != 0) throw py::error_already_set();
   }
 
-  void Append(const py::object& list, RateField name, int64_t number) const {
-    std::array<char, 24> room;
-    char* const end = std::to_chars(room.data(), room.data() + room.size(), number).ptr;
-    Append(list, name, std::string_view(room.data(), static_cast<size_t>(end - room.data())));
-  }
-
-  void Append(const py::object& list, RateField name, std::string_view value) const {
+  // A header: the pair of its name and its value.
+  py::object Field(RateField name, std::string_view value) const {
     const py::object made = Stolen(Kind::Make(value));
-    Append(list, Stolen(PyTuple_Pack(2, names_[Number(name)].ptr(), made.ptr())));
+    return Stolen(PyTuple_Pack(2, names_[static_cast<size_t>(name)].ptr(), made.ptr()));
   }
 
   const Rule& RuleOf(const Decision& decision) const {
@@ -235,10 +192,9 @@ class Template {
     throw py::key_error(decision.limit->name());
   }
 
-  const bool x_ratelimit_;
+  const RateFieldSet set_;  // the fields that are sent
   std::array<py::object, kRateFields> names_;
-  py::object policy_;  // null if it is not sent
-  std::string policy_text_;
+  py::object policy_;  // the field RateLimit-Policy with its value
   std::vector<Rule> rules_;
 };
 

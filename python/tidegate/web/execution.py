@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
 from tidegate._errors import ArgumentTypeError
+from tidegate.limiter.limiter import Limiter
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
-    from tidegate.limiter.limiter import Limiter
     from tidegate.limiter.plan import Plan
     from tidegate.limiter.rule_limiter import RuleLimiter
     from tidegate.limiter.waiting.turn import Turn
@@ -48,9 +48,6 @@ class Blocking:
 
     def start_hit(self, limiter: Limiter, key: Key, cost: int) -> Decision | Awaitable[Decision]:
         """Hits, and returns the decision or an awaitable of it."""
-        return limiter.hit(key, cost)
-
-    async def hit(self, limiter: Limiter, key: Key, cost: int) -> Decision:
         return limiter.hit(key, cost)
 
     async def hit_plan(self, plan: Plan, keys: Sequence[Key], costs: Sequence[int]) -> Decision:
@@ -110,15 +107,14 @@ class Awaiting:
 
     def start_hit(self, limiter: Limiter, key: Key, cost: int) -> Decision | Awaitable[Decision]:
         """Hits, and returns the decision if nothing must be awaited, else an awaitable of it."""
+        if type(limiter).hit_async is not Limiter.hit_async:
+            return limiter.hit_async(key, cost)  # a subclass overrides it
         loops = limiter._loops
         if loops is None:
             return limiter.hit(key, cost)
         started: Any = loops.begin(limiter, loops.HIT, key, cost)
         answer: Decision | Awaitable[Decision] = started
         return answer
-
-    async def hit(self, limiter: Limiter, key: Key, cost: int) -> Decision:
-        return await limiter.hit_async(key, cost)
 
     async def hit_plan(self, plan: Plan, keys: Sequence[Key], costs: Sequence[int]) -> Decision:
         return await plan.hit_async(keys, costs)

@@ -74,26 +74,22 @@ class Hooks:
         self._retry_jitter = retry_jitter
         self._quiet_until: dict[str, float] = {}
 
-    def is_exempt(
-        self, function: Callable[[Any], Any], request: Any, execution: Execution
-    ) -> bool | Coroutine[Any, Any, bool]:
-        """Returns the result of the service's `function`; False if the function fails.
-
-        The result is a coroutine of it unless the function returned a bool, as most do.
-        """
+    def call_exempt(self, function: Callable[[Any], Any], request: Any) -> Any:
+        """Returns what the service's `function` returns; False if the function fails."""
         try:
-            found = function(request)
+            return function(request)
         except Exception as exc:
-            return self._not_exempt(exc)
-        return found if found is True or found is False else self._is_exempt(found, execution)
+            return self.not_exempt(exc)
 
-    async def _is_exempt(self, found: Any, execution: Execution) -> bool:
+    async def is_exempt(self, found: Any, execution: Execution) -> bool:
+        """Returns the result of exempt_when, whose call returned `found`; False if it fails."""
         try:
             return bool(await execution.resolve(found))
         except Exception as exc:
-            return self._not_exempt(exc)
+            return self.not_exempt(exc)
 
-    def _not_exempt(self, exc: Exception) -> bool:
+    def not_exempt(self, exc: Exception) -> bool:
+        """Logs that exempt_when failed, and returns False."""
         self.log_throttled("exempt_when raised; the request is not exempt", exc=exc)
         return False
 

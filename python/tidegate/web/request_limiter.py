@@ -9,13 +9,13 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from types import CoroutineType
 from typing import Any, Callable, Protocol, Union, overload
 from uuid import UUID
 
 from tidegate import _core
-from tidegate._core import Decision, Limit, peer_of
+from tidegate._core import Decision, Limit
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.keys import peer
 from tidegate.limiter.limiter import Limiter
@@ -52,7 +52,7 @@ _STAND_IN = "\0"
 # No limit lets through as much as this at once.
 _NEVER = 2**62
 
-_NOT_READ = object()
+_NOT_ASKED: Any = object()
 
 NOT_READY: Any = object()
 """The result of check_when() for a request that is not decided yet."""
@@ -72,7 +72,8 @@ class RequestDecision(_core.RequestDecision):
         charges: Any = self._charges
         if not isinstance(charges, tuple):
             # Most requests never need them, so only the key is kept at first.
-            charges = self._charges = (self.limiter._charge_of(charges, self.decision),)
+            charge = self.limiter._charge_of(charges, self._cost, self.decision)
+            charges = self._charges = (charge,)
         result: tuple[Charge, ...] = charges
         return result
 
@@ -147,9 +148,8 @@ class RequestDecision(_core.RequestDecision):
         return self.limiter.decide(self.limits, binding, now_ns, charges)
 
 
-# Bound once, since they are called for each request.
+# Bound once, since it is called for many requests.
 _decision = RequestDecision._make
-_decision_of_peer = RequestDecision._of_peer
 
 
 class Checks(Protocol):
@@ -227,28 +227,28 @@ class RequestLimiter:
         self._methods = methods
         self._enabled = enabled
         self._on_no_key = on_no_key
-        self._reads_peer = key is None and address is peer
-        # Whether a charge needs nothing of a request but its key.
-        self._is_simple = (
+        # Whether a charge needs nothing of a request but what check() asks.
+        self._is_plain = (
             limits is not None
-            and isinstance(cost, int)
             and methods is None
             and enabled
-            and exempt_when is None
             and cost_after is None
             and not self.wait
-            # Subclasses that override hit_async take the slow path.
-            and type(limits.limiter).hit_async is Limiter.hit_async
         )
-        self._never_waits = limits is not None and limits.limiter._loops is None
-        # Whether one call of the core decides most requests.
-        self._charges_peers = (
-            self._is_simple
-            and self._never_waits
-            and self._reads_peer
+        # Charges a key where a plain charge never waits, by one call of the core.
+        self._charge_at_once: Any = None
+        if (
+            self._is_plain
             and limits is not None
+            and limits.limiter._loops is None
+            # Subclasses may override either.
             and type(limits.limiter).hit is Limiter.hit
-        )
+            and type(limits.limiter).hit_async is Limiter.hit_async
+        ):
+            self._charge_at_once = _core.KeyChecker(
+                RequestDecision, limits.limiter, self, limits.fields, limits
+            )
+        self._core_reads_key = key is None and address is peer and self._charge_at_once is not None
 
     @overload
     def check(self, request: Any, execution: Blocking) -> RequestDecision | None: ...
@@ -259,43 +259,46 @@ class RequestLimiter:
 
         If something must be awaited, the result is a coroutine; never under BLOCKING.
         """
-        key: Any = _NOT_READ
-        if self._is_simple and switch.on and not observers.times:
-            key = None
-            if self._charges_peers:
-                charged = self._limits
-                found = _decision_of_peer(
-                    charged.limiter, request, self.cost, charged.fields, self, charged
-                )
-                if type(found) is RequestDecision:
-                    return found
-                if isinstance(found, Decision):
-                    key = peer_of(request)
-                    assert key is not None
-                    return self._finish(request, key, found, None)
-            elif self._reads_peer:
-                key = peer_of(request)
-            if key is None:
-                key = self._key_of(request)
-            if type(key) is str:
-                limits = self._limits
-                limiter = limits.limiter
-                if self._never_waits:
-                    decision = limiter.hit(key, self.cost)
-                    if decision.allowed:
-                        return _decision(limits.fields, decision, None, 0.0, self, limits, key)
-                    return self._finish(request, key, decision, None)
-                # A server's decision is by the server's clock.
-                decided_ns = limiter._now_ns()
-                started = execution.start_hit(limiter, key, self.cost)
-                if type(started) is Decision:
-                    return self._finish(request, key, started, decided_ns)
-                later: Any = self._finish_later(request, key, started, decided_ns)
-                waiting: Checked = later
-                return waiting
-        checked: Any = execution.run(self._check_slow(request, execution, key))
-        result: Checked = checked
-        return result
+        exempt: Any = _NOT_ASKED
+        key: Any = _NOT_ASKED
+        cost: Any = _NOT_ASKED
+        if self._is_plain and switch.on and not observers.times:
+            exempt_when = self._exempt_when
+            if exempt_when is not None:
+                try:
+                    exempt = exempt_when(request)
+                except Exception as exc:
+                    exempt = self.hooks.not_exempt(exc)
+                if exempt is True:
+                    return None
+            if exempt is False or exempt is _NOT_ASKED:
+                if not self._core_reads_key:
+                    key = self._key_of(request)
+                if type(key) is str or key is _NOT_ASKED:
+                    cost = self.cost
+                    if type(cost) is not int:
+                        cost = self.hooks.cost_of(cost, request, execution)
+                    if type(cost) is int:
+                        charge_at_once = self._charge_at_once
+                        if charge_at_once is None:
+                            charge = self._charge_of(key, cost)
+                            begun: Any = self._begin(request, charge, execution)
+                            if type(begun) is not RequestDecision:
+                                begun = execution.run(begun)
+                            started: Checked = begun
+                            return started
+                        found: Checked = None
+                        if key is _NOT_ASKED:
+                            found = charge_at_once(request, None, cost)
+                            if found is None:
+                                key = self._key_of(request)
+                        if type(key) is str:
+                            found = charge_at_once(request, key, cost)
+                        if found is not None:
+                            return found
+        later: Any = execution.run(self._check_later(request, execution, exempt, key, cost))
+        waiting: Checked = later
+        return waiting
 
     @property
     def asks_functions(self) -> bool:
@@ -310,29 +313,19 @@ class RequestLimiter:
     def check_when(self, request: Any, execution: Execution, is_ready: Callable[[], bool]) -> Any:
         """Does what check() does, always as execution.run() does, if `is_ready` returns true after
         all functions of the service were asked; else charges nothing and returns NOT_READY."""
-        return execution.run(self._check_slow(request, execution, _NOT_READ, is_ready))
+        return execution.run(self._check_later(request, execution, is_ready=is_ready))
 
-    def _finish(
-        self, request: Any, key: str, decision: Decision, decided_ns: int | None
-    ) -> RequestDecision:
-        if decision.allowed:
-            limits = self._limits
-            return _decision(limits.fields, decision, decided_ns, 0.0, self, limits, key)
-        return self._refused(request, self._charge_of(key), decision, decided_ns)
-
-    async def _finish_later(
-        self, request: Any, key: str, started: Any, decided_ns: int
-    ) -> RequestDecision:
-        return self._finish(request, key, await started, decided_ns)
-
-    async def _check_slow(
+    async def _check_later(
         self,
         request: Any,
         execution: Execution,
-        key: Any,
+        exempt: Any = _NOT_ASKED,
+        key: Any = _NOT_ASKED,
+        cost: Any = _NOT_ASKED,
         is_ready: Callable[[], bool] | None = None,
     ) -> RequestDecision | None:
-        charge = await self.charge(request, execution, key)
+        """Does what check() does. The answers of functions that it has asked are arguments."""
+        charge = await self.charge(request, execution, exempt, key, cost)
         if is_ready is not None and not is_ready():
             undecided: RequestDecision | None = NOT_READY
             return undecided
@@ -340,34 +333,78 @@ class RequestLimiter:
             return None
         if charge.key is None:
             return self.refuse_without_key(request, charge)
+        begun = self._begin(request, charge, execution)
+        return begun if isinstance(begun, RequestDecision) else await begun
+
+    def _begin(
+        self, request: Any, charge: Charge, execution: Execution
+    ) -> RequestDecision | Coroutine[Any, Any, RequestDecision]:
+        """Charges the key of a charge. Returns a coroutine if something must be awaited."""
+        assert charge.key is not None
         limiter = charge.limits.limiter
-        # Read before the decision, which charge.remember() must not take for a later one.
+        # Read before the decision, which charge.remember() must not take for a later one; a
+        # server's decision is by the server's clock.
         decided_ns = limiter._now_ns()
-        began = time.perf_counter() if observers.times and not self.wait else None
-        decision: Any
         if self.wait:
-            turn = limiter._turn(charge.key, charge.cost, self.wait)
-            decision = await execution.take(turn)
-            decided_ns = turn.charged_ns
-        elif type(limiter).hit_async is Limiter.hit_async:
-            decision = execution.start_hit(limiter, charge.key, charge.cost)
-            if type(decision) is not Decision:
-                decision = await decision
-        else:
-            decision = await execution.hit(limiter, charge.key, charge.cost)
+            return self._wait_for_turn(request, charge, execution)
+        began = time.perf_counter() if observers.times else None
+        started: Any = execution.start_hit(limiter, charge.key, charge.cost)
+        if type(started) is Decision and began is None and self.hooks.cost_after is None:
+            return self._finish(request, charge, started, decided_ns)
+        return self._finish_later(request, charge, started, decided_ns, began, execution)
+
+    async def _wait_for_turn(
+        self, request: Any, charge: Charge, execution: Execution
+    ) -> RequestDecision:
+        assert charge.key is not None
+        turn = charge.limits.limiter._turn(charge.key, charge.cost, self.wait)
+        decision = await execution.take(turn)
+        return await self._remember_and_finish(
+            request, charge, decision, turn.charged_ns, execution
+        )
+
+    async def _finish_later(
+        self,
+        request: Any,
+        charge: Charge,
+        started: Any,
+        decided_ns: int,
+        began: float | None,
+        execution: Execution,
+    ) -> RequestDecision:
+        decision = started if type(started) is Decision else await started
         if began is not None:
-            observers.notify_time(limiter, time.perf_counter() - began, self.hooks)
+            observers.notify_time(charge.limits.limiter, time.perf_counter() - began, self.hooks)
+        return await self._remember_and_finish(request, charge, decision, decided_ns, execution)
+
+    async def _remember_and_finish(
+        self,
+        request: Any,
+        charge: Charge,
+        decision: Decision,
+        decided_ns: int,
+        execution: Execution,
+    ) -> RequestDecision:
+        if decision.allowed and self.hooks.cost_after is not None:
+            charge.admitted = decision
+            await charge.remember(decided_ns, execution, is_alone=True)
+        return self._finish(request, charge, decision, decided_ns)
+
+    def _finish(
+        self, request: Any, charge: Charge, decision: Decision, decided_ns: int
+    ) -> RequestDecision:
         if not decision.allowed:
             return self._refused(request, charge, decision, decided_ns)
         charge.admitted = decision
-        if self.hooks.cost_after is not None:
-            await charge.remember(decided_ns, execution, is_alone=True)
         return self.decide(charge.limits, decision, decided_ns, (charge,))
 
-    def _charge_of(self, key: Key, admitted: Decision | None = None) -> Charge:
-        """Returns the charge of a request that needs only its key."""
-        assert isinstance(self.cost, int)
-        return Charge(self.hooks, self._limits, key, self.cost, admitted)
+    def _charge_of(self, key: Key, cost: int, admitted: Decision | None = None) -> Charge:
+        """Returns the charge of a request that needs only its key and its cost."""
+        return Charge(self.hooks, self._limits, key, cost, admitted)
+
+    def _refuse(self, request: Any, key: Key, cost: int, decision: Decision) -> RequestDecision:
+        """Returns the decision on a request that `_charge_at_once` refused, which calls this."""
+        return self._refused(request, self._charge_of(key, cost), decision, None)
 
     def _refused(
         self, request: Any, charge: Charge, decision: Decision, decided_ns: int | None
@@ -392,11 +429,16 @@ class RequestLimiter:
         return self._enabled and (self._methods is None or method in self._methods)
 
     async def charge(
-        self, request: Any, execution: Execution, key: Any = _NOT_READ
+        self,
+        request: Any,
+        execution: Execution,
+        exempt: Any = _NOT_ASKED,
+        key: Any = _NOT_ASKED,
+        cost: Any = _NOT_ASKED,
     ) -> Charge | None:
         """Returns the charge of the request, or None if nothing is charged.
 
-        `key` is the result of _key_of(), if that was called already.
+        `exempt`, `key` and `cost` are what the functions returned, if they were called already.
         """
         if not (switch.on and self._enabled):
             return None
@@ -405,8 +447,11 @@ class RequestLimiter:
             return None
         exempt_when = self._exempt_when
         if exempt_when is not None:
-            exempt = self.hooks.is_exempt(exempt_when, request, execution)
-            if exempt is True or (exempt is not False and await exempt):
+            if exempt is _NOT_ASKED:
+                exempt = self.hooks.call_exempt(exempt_when, request)
+            if exempt is True or (
+                exempt is not False and await self.hooks.is_exempt(exempt, execution)
+            ):
                 return None
         limits = self._limits
         if limits is None:
@@ -414,17 +459,18 @@ class RequestLimiter:
             limits = await self.dynamic_limit.limits_of(request, execution, self.hooks)
         if limits is None:
             return None
-        if key is _NOT_READ:
+        if key is _NOT_ASKED:
             key = self._key_of(request)
         if type(key) is not str and inspect.isawaitable(key):
             key = await self._awaited_key(request, key, execution)
         if key is None and self._on_no_key == "open":
             return None
-        cost = self.cost
-        if not isinstance(cost, int):
-            cost = self.hooks.cost_of(cost, request, execution)
+        if cost is _NOT_ASKED:
+            cost = self.cost
             if not isinstance(cost, int):
-                cost = await cost
+                cost = self.hooks.cost_of(cost, request, execution)
+        if not isinstance(cost, int):
+            cost = await cost
         return Charge(self.hooks, limits, key, cost)
 
     def refuse_without_key(self, request: Any, charge: Charge) -> RequestDecision:

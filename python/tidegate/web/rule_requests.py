@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Callable, overload
 from uuid import UUID
 
+from tidegate import _core
 from tidegate._core import add_attributes
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.keys import peer
@@ -92,12 +93,16 @@ class RuleRequests:
         # The beginning of the keys of its plans, besides the keys of other families.
         self._start = bytes(family in self._families for family in FAMILIES)
         self._shows_shadow = SHADOW in families
-        self._never_waits = (
-            not limiter.storage.blocks and exempt_when is None and isinstance(cost, int)
-        )
-        # Whether a request is decided without calling any function in Python.
+        # Whether a request is decided without calling any function in Python but those of the cost
+        # and of exemption.
         self._reads_in_core = (
             not self._readers and type(limiter) is RuleLimiter and not limiter._in_python
+        )
+        # Charges a request whose attributes are known, where nothing must be awaited.
+        self._charge_at_once: Any = (
+            None
+            if limiter.storage.blocks
+            else _core.RuleChecker(RequestDecision, limiter, self, self._start)
         )
         # The requests after which endpoints of rules are compared with those of requests.
         self._uncompared = 0
@@ -190,65 +195,78 @@ class RuleRequests:
             return None
         if self._uncompared:
             self._compare_endpoints(request)
-        if self._never_waits:
-            made: Any = None
-            if self._reads_in_core:
-                made = _of_rules(self.limiter, request, self._cost, self._start, self)
-                if type(made) is RequestDecision:
-                    return made
-            attributes = self._read(request)
-            if attributes is not None:
-                decision = self.limiter.check(**attributes) if made is None else made
-                plans = decision._owner.plans
-                passed = RequestDecision._of_plan(plans, self._start, decision, self, attributes)
-                return self._finish(request, attributes, decision) if passed is None else passed
-        checked: Any = execution.run(self._check_slow(request, execution))
-        result: Checked = checked
-        return result
-
-    async def _check_slow(self, request: Any, execution: Execution) -> RequestDecision | None:
-        exempt_when = self._exempt_when
-        if exempt_when is not None:
-            exempt = self.hooks.is_exempt(exempt_when, request, execution)
-            if exempt is True or (exempt is not False and await exempt):
+        exempt: Any = False
+        if self._exempt_when is not None:
+            exempt = self.hooks.call_exempt(self._exempt_when, request)
+            if exempt is True:
                 return None
-        cost = self._cost
+        cost: Any = self._cost
+        attributes: Attributes | None = None
+        charge_at_once = self._charge_at_once
+        if charge_at_once is not None and exempt is False:
+            if type(cost) is not int:
+                cost = self.hooks.cost_of(cost, request, execution)
+            if type(cost) is int:
+                found: Any = NotImplemented
+                if self._reads_in_core:
+                    found = charge_at_once(request, cost, None)
+                if found is NotImplemented:
+                    attributes = {"cost": cost}
+                    if not self._read(request, attributes):
+                        found = charge_at_once(request, cost, attributes)
+                if found is not NotImplemented:
+                    decided: Checked = found
+                    return decided
+        later: Any = execution.run(self._check_later(request, execution, exempt, cost, attributes))
+        waiting: Checked = later
+        return waiting
+
+    async def _check_later(
+        self,
+        request: Any,
+        execution: Execution,
+        exempt: Any,
+        cost: Any,
+        attributes: Attributes | None,
+    ) -> RequestDecision | None:
+        """Does what check() does, which has asked some functions already: `exempt` and `cost` may
+        be awaitables of their values, as each of the attributes."""
+        if exempt is not False and await self.hooks.is_exempt(exempt, execution):
+            return None
         if callable(cost):
             cost = self.hooks.cost_of(cost, request, execution)
-            if not isinstance(cost, int):
-                cost = await cost
-        attributes: Attributes = {"cost": cost}
-        for name, reader in {**self._usual_readers, **self._readers}.items():
-            value = self._value(request, name, reader)
-            if value is not None and type(value) is not str and inspect.isawaitable(value):
+        if not isinstance(cost, int):
+            cost = await cost
+        if attributes is None:
+            attributes = {"cost": cost}
+            self._read(request, attributes)
+        for name, value in attributes.items():
+            if _is_awaitable(value):
                 try:
-                    value = await execution.resolve(value)
+                    found = await execution.resolve(value)
                 except Exception as exc:
-                    value = self._stand_in(request, name, "its function raised", exc)
+                    found = self._stand_in(request, name, "its function raised", exc)
                 else:
-                    value = self._checked(request, name, value)
-            self._note(name, value)
-            attributes[name] = value
+                    found = self._checked(request, name, found)
+                self._note(name, found)
+                attributes[name] = found
         decision = await execution.check_rules(self.limiter, attributes)
         return self._finish(request, attributes, decision)
 
-    def _read(self, request: Any) -> Attributes | None:
-        """Returns the attributes, or None if something must be awaited."""
-        attributes: Attributes = {"cost": self._cost}
+    def _read(self, request: Any, attributes: Attributes) -> bool:
+        """Reads the attributes of a request. Returns whether some of them must be awaited."""
+        must_await = False
         for name, reader in self._readers.items():
             value = self._value(request, name, reader)
-            if value is not None and type(value) is not str and inspect.isawaitable(value):
-                if inspect.iscoroutine(value):
-                    value.close()
-                self._never_waits = False
-                return None
-            if self._unseen:
+            if _is_awaitable(value):
+                must_await = True
+            elif self._unseen:
                 self._note(name, value)
             attributes[name] = value
         if not add_attributes(request, attributes):
             for name, reader in self._usual_readers.items():
                 attributes[name] = self._value(request, name, reader)
-        return attributes
+        return must_await
 
     def _value(self, request: Any, name: str, reader: Reader) -> Any:
         try:
@@ -326,12 +344,14 @@ class RuleRequests:
             plan = plans[key] = _RulePlan(self.limiter, decision, self._families, owner.hidden)
         return plan
 
-    def _charge_of(self, attributes: Attributes, decision: Decision) -> _RuleCharge:
+    def _charge_of(self, attributes: Attributes, cost: Any, decision: Decision) -> _RuleCharge:
         plan = self._plan_of(decision)
         return _RuleCharge(self.limiter, attributes, decision, plan.lease_ns)
 
 
-_of_rules = RequestDecision._of_rules
+def _is_awaitable(value: Any) -> bool:
+    return value is not None and type(value) is not str and inspect.isawaitable(value)
+
 
 # The number of requests without a value for an attribute after which a warning is logged.
 _MANY = 1000
@@ -380,7 +400,7 @@ class _RulePlan:
         self.fields = (
             fields_for(limiter, list(counted.values()), families) if counted else self.bare
         )
-        # The fields by binding limit, for RequestDecision._of_plan(); None if it cannot choose.
+        # The fields by binding limit, for the core's RuleChecker; None if it cannot choose.
         self.fields_by_limit = (
             None
             if self.has_shadow

@@ -103,13 +103,82 @@ def test_exceptions_of_the_limiter_pass_through():
         request_limiter.check(scope())
 
 
-def test_the_call_for_a_peer_takes_a_limiter_and_its_fields():
+def test_a_checker_takes_what_it_charges_by():
     limiter = tg.Limiter("2/minute", clock=tg.ManualClock())
-    for arguments in ((object(), scope(), 1, None, None, None), (limiter, scope())):
-        with pytest.raises(TypeError, match="expected a Limiter"):
-            RequestDecision._of_peer(*arguments)
+    for arguments in ((), (int, limiter, None, None, None), (RequestDecision, 7, None, None, None)):
+        with pytest.raises(TypeError, match="expected a class of RequestDecision, a Limiter"):
+            _core.KeyChecker(*arguments)
+    check = _core.KeyChecker(RequestDecision, limiter, None, None, None)
     with pytest.raises(TypeError, match="expected HeaderFields"):
-        RequestDecision._of_peer(limiter, scope(), 1, None, None, None)
+        check(scope(), "key", 1)
+    with pytest.raises(TypeError, match="expected a request, a key or None, and a cost"):
+        check(scope())
+    with pytest.raises(TypeError, match="expected a class of RequestDecision, a RuleLimiter"):
+        _core.RuleChecker(RequestDecision, limiter, None, b"")
+    rules = tg.Limiter(rules=tg.RuleSet({"rules": []}))
+    with pytest.raises(TypeError, match="attributes or None"):
+        _core.RuleChecker(RequestDecision, rules, None, b"")(scope(), 1, 7)
+
+
+def test_a_checker_goes_with_its_limiter():
+    request_limiter = made_limiter()
+    assert request_limiter.check(scope()).decision.allowed
+    gone = weakref.ref(request_limiter)
+    del request_limiter
+    gc.collect()
+    assert gone() is None
+
+
+def test_functions_are_asked_once_and_without_a_coroutine():
+    asked = []
+
+    def answers(name, value):
+        def function(request):
+            asked.append(name)
+            return value
+
+        return function
+
+    request_limiter = made_limiter(
+        "9/minute",
+        key=answers("key", "me"),
+        exempt_when=answers("exempt", False),
+        cost=answers("cost", 4),
+    )
+    passed = request_limiter.check(scope())
+    assert asked == ["exempt", "key", "cost"]
+    assert passed.decision.remaining == 5
+    assert [(charge.key, charge.cost) for charge in passed.charges] == [("me", 4)]
+    request_limiter.check(scope())
+    refused = request_limiter.check(scope())
+    assert (refused.decision.allowed, refused.charges) == (False, ())
+
+
+@pytest.mark.parametrize("later", ["exempt_when", "key", "cost"])
+def test_each_function_is_asked_once_if_one_must_be_awaited(later):
+    asked = []
+
+    def answers(name, value):
+        def function(request):
+            asked.append(name)
+            return value
+
+        async def coroutine(request):
+            return function(request)
+
+        return coroutine if name == later else function
+
+    request_limiter = made_limiter(
+        "9/minute",
+        key=answers("key", "me"),
+        exempt_when=answers("exempt_when", False),
+        cost=answers("cost", 4),
+    )
+    checked = request_limiter.check(scope())
+    assert inspect.iscoroutine(checked)
+    (charge,) = asyncio.run(checked).charges
+    assert (charge.key, charge.cost) == ("me", 4)
+    assert sorted(asked) == ["cost", "exempt_when", "key"]
 
 
 def test_observers_of_decision_times_are_called():

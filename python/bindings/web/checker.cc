@@ -1,0 +1,227 @@
+// tidegate._core.KeyChecker and tidegate._core.RuleChecker: each charges a request in one call, by
+// a limiter or by rules, and makes the decision with its header fields. What is rare is left to the
+// package: a refusal, and rules that decide together for the first time. Types written against the
+// C API, since each request calls one.
+#include <pybind11/pybind11.h>
+#include <structmember.h>
+
+#include <cstddef>
+
+#include "limiter/classes.h"
+#include "limiter/decision.h"
+#include "limiter/fast_call.h"
+#include "limiter/limiter.h"
+#include "rules/rule_limiter.h"
+#include "web/peer.h"
+#include "web/request_decision.h"
+
+namespace tidegate::python {
+namespace {
+
+namespace py = pybind11;
+
+// What a checker was made of. `kOwner` is asked for what is rare, and kept by decisions.
+enum Part { kKind, kLimiter, kOwner, kFields, kLimits, kParts, kStart = kFields };
+
+struct CheckerObject {
+  PyObject_HEAD PyObject* parts[kParts];
+  vectorcallfunc call;
+};
+
+PyTypeObject key_checker_type{};  // filled in by RegisterCheckers()
+PyTypeObject rule_checker_type{};
+
+struct Names {
+  PyObject* const check = Interned("check");
+  PyObject* const fields_by_limit = Interned("fields_by_limit");
+  PyObject* const finish = Interned("_finish");
+  PyObject* const plans = Interned("plans");
+  PyObject* const refuse = Interned("_refuse");
+  PyObject* const none = PyTuple_New(0);
+  PyObject* const no_extra = PyFloat_FromDouble(0.0);
+};
+
+const Names* names = nullptr;
+
+PyObject* PartOf(PyObject* self, Part part) {
+  return reinterpret_cast<CheckerObject*>(self)->parts[part];
+}
+
+py::object Taken(PyObject* object) { return py::reinterpret_steal<py::object>(object); }
+
+// A decision that lets a request pass.
+PyObject* Passed(PyObject* self, PyObject* fields, PyObject* decision, PyObject* limits,
+                 PyObject* charges) {
+  PyObject* const of[] = {fields, decision, Py_None, names->no_extra, PartOf(self, kOwner),
+                          limits, charges};
+  return NewRequestDecision(PartOf(self, kKind), of);
+}
+
+// (request, key, cost): charges `key`, or the peer of the request if `key` is None. Returns a
+// RequestDecision; or None, with nothing charged, if the peer is not plain.
+PyObject* CheckKey(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords) {
+  if (PyVectorcall_NARGS(count) != 3 || keywords != nullptr) {
+    PyErr_SetString(PyExc_TypeError, "expected a request, a key or None, and a cost");
+    return nullptr;
+  }
+  const py::object key =
+      args[1] == Py_None ? Taken(PlainPeer(args[0])) : py::reinterpret_borrow<py::object>(args[1]);
+  if (key.is_none()) Py_RETURN_NONE;
+  const py::object decision = Taken(HitLimiter(PartOf(self, kLimiter), key.ptr(), args[2]));
+  if (!decision) return nullptr;
+  if (GetDecision(decision.ptr())->allowed) {
+    PyObject* const made =
+        Passed(self, PartOf(self, kFields), decision.ptr(), PartOf(self, kLimits), key.ptr());
+    if (made != nullptr) KeepCost(made, args[2]);
+    return made;
+  }
+  PyObject* const of[] = {PartOf(self, kOwner), args[0], key.ptr(), args[2], decision.ptr()};
+  return PyObject_VectorcallMethod(names->refuse, of, 5, nullptr);
+}
+
+// The plan of a decision on the limits of several rules that lets a request pass, with the fields
+// for the limit that binds; null, perhaps with an exception set, for other decisions, and if the
+// rules that decided have no such plan yet. `_owner.plans` of the decision has the object of each
+// plan; its `fields_by_limit` has the HeaderFields by binding limit, or is None.
+struct FoundPlan {
+  py::object plan;
+  py::object fields;
+};
+
+FoundPlan PlanOf(PyObject* decision, PyObject* start) {
+  const Decision& decided = *GetDecision(decision);
+  if (!decided.allowed || OutcomesOf(decision).empty()) return {};
+  const py::object plans = Taken(PyObject_GetAttr(DecisionOwner(decision).ptr(), names->plans));
+  const py::object key = plans ? Taken(PlanKey(decision, start)) : py::object();
+  PyObject* const plan = key ? PyDict_GetItemWithError(plans.ptr(), key.ptr()) : nullptr;
+  if (plan == nullptr) return {};
+  const py::object fields = Taken(PyObject_GetAttr(plan, names->fields_by_limit));
+  if (!fields || !PyTuple_CheckExact(fields.ptr()) ||
+      decided.rule >= PyTuple_GET_SIZE(fields.ptr())) {
+    return {};
+  }
+  return {py::reinterpret_borrow<py::object>(plan),
+          py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(fields.ptr(), decided.rule))};
+}
+
+// The RequestDecision of a decision by rules, or None if no limit applies. `plain` is the request
+// whose attributes were read here; null if `attributes` has them, with the cost.
+PyObject* Finish(PyObject* self, PyObject* const* args, const py::object& decision,
+                 const PlainRequest* plain, PyObject* attributes) {
+  if (!decision) return nullptr;
+  if (GetDecision(decision.ptr()) == nullptr) {
+    PyErr_SetString(PyExc_TypeError, "check() of the limiter returned no Decision");
+    return nullptr;
+  }
+  const FoundPlan found = PlanOf(decision.ptr(), PartOf(self, kStart));
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  if (found.plan) {
+    PyObject* const made =
+        Passed(self, found.fields.ptr(), decision.ptr(), found.plan.ptr(), attributes);
+    if (made != nullptr && plain != nullptr) KeepRequest(made, args[1], *plain);
+    return made;
+  }
+  const py::object read = plain == nullptr ? py::reinterpret_borrow<py::object>(attributes)
+                                           : Taken(plain->AttributesWith(args[1]));
+  if (!read) return nullptr;
+  PyObject* const of[] = {PartOf(self, kOwner), args[0], read.ptr(), decision.ptr()};
+  return PyObject_VectorcallMethod(names->finish, of, 4, nullptr);
+}
+
+// (request, cost, attributes): charges a request with these attributes, of which one is the cost,
+// or with those that every request has if `attributes` is None. Returns a RequestDecision; None if
+// no limit applies; or NotImplemented, with nothing charged, if attributes are missing here.
+PyObject* CheckRequest(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords) {
+  if (PyVectorcall_NARGS(count) != 3 || keywords != nullptr ||
+      (args[2] != Py_None && !PyDict_CheckExact(args[2]))) {
+    PyErr_SetString(PyExc_TypeError, "expected a request, a cost, and attributes or None");
+    return nullptr;
+  }
+  PyObject* const limiter = PartOf(self, kLimiter);
+  if (args[2] != Py_None) {
+    const py::object check = Taken(PyObject_GetAttr(limiter, names->check));
+    if (!check) return nullptr;
+    return Finish(self, args, Taken(PyObject_Call(check.ptr(), names->none, args[2])), nullptr,
+                  args[2]);
+  }
+  const PlainRequest plain(args[0]);
+  if (!plain) Py_RETURN_NOTIMPLEMENTED;
+  const auto& read = plain.attributes();
+  const NamedAttribute all[] = {{PlainRequest::Cost(), args[1]}, read[0], read[1], read[2]};
+  return Finish(self, args, Taken(CheckRules(limiter, all)), &plain, Py_None);
+}
+
+PyObject* NewOf(PyTypeObject* type, PyObject* args, Py_ssize_t count, vectorcallfunc call) {
+  PyObject* const self = type->tp_alloc(type, 0);
+  if (self == nullptr) return nullptr;
+  auto& object = *reinterpret_cast<CheckerObject*>(self);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    object.parts[i] = PyTuple_GET_ITEM(args, i);
+    Py_INCREF(object.parts[i]);
+  }
+  object.call = call;
+  return self;
+}
+
+PyObject* NewKeyChecker(PyTypeObject* type, PyObject* args, PyObject* keywords) {
+  if (PyTuple_GET_SIZE(args) != 5 || keywords != nullptr ||
+      !IsRequestDecisionType(PyTuple_GET_ITEM(args, kKind)) ||
+      !IsLimiter(PyTuple_GET_ITEM(args, kLimiter))) {
+    PyErr_SetString(PyExc_TypeError,
+                    "expected a class of RequestDecision, a Limiter, an owner, HeaderFields and "
+                    "limits");
+    return nullptr;
+  }
+  return NewOf(type, args, 5, CheckKey);
+}
+
+PyObject* NewRuleChecker(PyTypeObject* type, PyObject* args, PyObject* keywords) {
+  if (PyTuple_GET_SIZE(args) != 4 || keywords != nullptr ||
+      !IsRequestDecisionType(PyTuple_GET_ITEM(args, kKind)) ||
+      !IsRuleLimiter(PyTuple_GET_ITEM(args, kLimiter)) ||
+      !PyBytes_CheckExact(PyTuple_GET_ITEM(args, kStart))) {
+    PyErr_SetString(PyExc_TypeError,
+                    "expected a class of RequestDecision, a RuleLimiter, an owner and bytes");
+    return nullptr;
+  }
+  return NewOf(type, args, 4, CheckRequest);
+}
+
+int Traverse(PyObject* self, visitproc visit, void* arg) {
+  for (int i = 0; i < kParts; ++i) Py_VISIT(PartOf(self, static_cast<Part>(i)));
+  return 0;
+}
+
+// The parts stay: a call may run while its checker is cleared. Its owner, which is part of every
+// cycle, drops the checker.
+void Dealloc(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  for (PyObject*& part : reinterpret_cast<CheckerObject*>(self)->parts) Py_CLEAR(part);
+  Py_TYPE(self)->tp_free(self);
+}
+
+void Register(py::module_& m, const char* name, const char* whole_name, PyTypeObject& type,
+              newfunc make, const char* doc) {
+  type.tp_name = whole_name;
+  type.tp_basicsize = sizeof(CheckerObject);
+  type.tp_new = make;
+  type.tp_dealloc = Dealloc;
+  type.tp_traverse = Traverse;
+  type.tp_call = PyVectorcall_Call;
+  type.tp_vectorcall_offset = offsetof(CheckerObject, call);
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
+  type.tp_doc = doc;
+  AddType(m, name, type);
+}
+
+}  // namespace
+
+void RegisterCheckers(py::module_& m) {
+  names = new Names;
+  Register(m, "KeyChecker", "tidegate._core.KeyChecker", key_checker_type, NewKeyChecker,
+           "Charges the key of a request, and makes the decision on it.");
+  Register(m, "RuleChecker", "tidegate._core.RuleChecker", rule_checker_type, NewRuleChecker,
+           "Charges a request by rules, and makes the decision on it.");
+}
+
+}  // namespace tidegate::python
