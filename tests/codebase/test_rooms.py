@@ -45,7 +45,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     "records": ("server.records/", "core, database"),
     "server": (
         "server/",
-        "core, storage, quotas, rules, database, limiter, metrics, anomalies, records",
+        "core, storage, quotas, rules, database, limiter, web, metrics, anomalies, records",
     ),
     "command line": (
         "cli/, __main__",

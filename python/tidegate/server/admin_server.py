@@ -13,7 +13,7 @@ try:
     import anyio
     import uvicorn
     from anyio.to_thread import run_sync
-    from fastapi import FastAPI
+    from fastapi import FastAPI, Request
     from fastapi.responses import JSONResponse, Response
 
     from tidegate.server.admin_connections import Bounds, Connections, Loop
@@ -23,12 +23,15 @@ except ModuleNotFoundError as error:
         "or admin.listen: null"
     ) from None
 
+from tidegate.keys import client_ip
 from tidegate.server.admin_tls import Certificate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tidegate.server.settings import Address, Tls
 
-__all__ = ["AdminServer", "probes"]
+__all__ = ["AdminServer", "behind_proxies", "probes"]
 
 # Seconds that requests in flight may take when the server ends.
 _PATIENCE = 2
@@ -81,10 +84,28 @@ def _with_head(app: Any) -> Any:
     return answer
 
 
+def behind_proxies(app: Any, trusted: Sequence[str]) -> Any:
+    """Wraps `app`, an ASGI application, to see the address of the client of `trusted` proxies.
+
+    They write it into X-Forwarded-For, which is believed of nobody else. Raises ConfigurationError
+    for a proxy that is no address, no network and not "unix".
+    """
+    client_of = client_ip(trusted_proxies=trusted, ipv6_prefix=128)
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            address = client_of(Request(scope))
+            if address is not None:
+                scope = {**scope, "client": (address, 0)}
+        await app(scope, receive, send)
+
+    return answer
+
+
 class AdminServer:
     """Runs uvicorn on its own thread, so that the main thread can handle signals."""
 
-    def __init__(self, app: FastAPI, tls: Tls | None, bounds: Bounds | None = None) -> None:
+    def __init__(self, app: Any, tls: Tls | None, bounds: Bounds | None = None) -> None:
         self._connections = Connections(bounds or Bounds())
         self._certificate = None if tls is None else Certificate(tls)
         config = uvicorn.Config(

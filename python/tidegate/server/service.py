@@ -258,7 +258,7 @@ class Service:
         listen = self.settings.admin.listen
         if listen is None:
             return
-        from tidegate.server.admin_server import AdminServer, probes
+        from tidegate.server.admin_server import AdminServer, behind_proxies, probes
 
         admin = self.settings.admin
         registry = None
@@ -268,7 +268,7 @@ class Service:
             registry = registry_of(
                 {self.settings.prefix: self.limiter}, self.counters, self._collectors()
             )
-        app = probes(lambda: self.is_ready, self.store.ping, registry)
+        app: Any = probes(lambda: self.is_ready, self.store.ping, registry)
         if self.settings.database is not None:
             self._mount_admin(app, self.settings.database)
         if self.settings.telemetry.traces:
@@ -278,6 +278,8 @@ class Service:
             provider = start_traces(self.settings.telemetry.traces_endpoint)
             self._telemetry.append(provider)
             app = traced(app, provider)
+        if admin.trusted_proxies:
+            app = behind_proxies(app, admin.trusted_proxies)
         self._admin = AdminServer(app, admin.tls)
         self.admin_address = self._admin.start(listen)
         log.info("the admin API is at %s", _shown(*self.admin_address))

@@ -193,6 +193,11 @@ class Admin(_Part):
     )
     tls: Optional[Tls] = None
     oidc: Optional[Oidc] = None
+    trusted_proxies: list[str] = Field(
+        default=[],
+        description="Addresses and networks of proxies whose X-Forwarded-For is believed, in the "
+        "audit log and where wrong tokens are counted.",
+    )
     public_metrics: StrictBool = Field(
         default=True,
         description="Whether /metrics is answered without a token. It names no key and no path "

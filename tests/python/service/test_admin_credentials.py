@@ -9,6 +9,7 @@ import re
 import pytest
 from admin_client import AdminService, Clock
 from tidegate.server.admin.context import AdminRoute
+from tidegate.server.admin_server import behind_proxies
 from tidegate.server.records.api_tokens import ROLES, find_token, hash_of
 
 
@@ -233,3 +234,24 @@ def test_without_its_database_the_api_answers_503_and_stays_closed(service: Admi
     answer = service.ask("GET", "/whoami")
     assert answer.status_code == 503
     assert "Retry-After" in answer.headers
+
+
+def test_the_client_of_a_trusted_proxy_waits_alone_and_is_in_the_audit_log(
+    service: AdminService,
+) -> None:
+    service.app = behind_proxies(service.app, ["10.0.0.0/8"])
+
+    def ask(token: str, client: str, proxy: str = "10.1.2.3", path: str = "/whoami") -> int:
+        headers = {"X-Forwarded-For": f"203.0.113.9, {client}"}
+        return service.ask("GET", path, token=token, headers=headers, address=proxy).status_code
+
+    assert [ask("tg_wrong", "192.0.2.1") for _ in range(11)] == [401] * 10 + [429]
+    assert ask("tg_wrong", "192.0.2.2") == 401, "another client of the same proxy"
+    # Nobody else chooses the address that waits.
+    strangers = [ask("tg_wrong", f"192.0.2.{i}", proxy="198.51.100.1") for i in range(3, 14)]
+    assert strangers == [401] * 10 + [429]
+    headers = {"X-Forwarded-For": "198.51.100.7"}
+    body = {"name": "made", "role": "viewer"}
+    made = service.ask("POST", "/tokens", body, headers=headers, address="10.1.2.3")
+    assert made.status_code == 201, made.text
+    assert service.audit()[-1]["remote"] == "198.51.100.7"

@@ -223,6 +223,7 @@ _OTHERS: dict[str, tuple[str, Any]] = {
     "ADMIN__TLS__CERTIFICATE": ("c.pem", Path("c.pem")),
     "ADMIN__TLS__KEY": ("c.pem", Path("c.pem")),
     "ADMIN__TLS__CLIENT_CA": ("c.pem", Path("c.pem")),
+    "ADMIN__TRUSTED_PROXIES": ('["10.0.0.0/8"]', ["10.0.0.0/8"]),
     "ADMIN__OIDC__ISSUER": ("https://other", "https://other"),
     "ADMIN__OIDC__AUDIENCE": ("other", "other"),
     "ADMIN__OIDC__ROLE_CLAIM": ("groups", "groups"),
