@@ -14,9 +14,9 @@ from typing import Any
 
 from flask import Blueprint, Flask, request
 from flask.views import MethodView
-from tidegate.flask import RateLimit, RateLimitExceeded
+from tidegate.flask import RateLimiter, RateLimitExceeded
 
-limiter = RateLimit()
+limiter = RateLimiter()
 harbour = Blueprint("harbour", __name__, url_prefix="/harbour")
 limiter.limit("30/minute")(harbour)
 

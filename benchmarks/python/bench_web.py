@@ -233,18 +233,18 @@ def flask_bare() -> Any:
 
 
 def flask_extension() -> Any:
-    from tidegate.flask import RateLimit
+    from tidegate.flask import RateLimiter
 
     app = flask_bare()
-    RateLimit(app, _LIMIT)
+    RateLimiter(app, _LIMIT)
     return app
 
 
 def flask_extension_endpoints() -> Any:
-    from tidegate.flask import RateLimit
+    from tidegate.flask import RateLimiter
 
     app = flask_bare()
-    RateLimit(app, endpoint_limit=_LIMIT)
+    RateLimiter(app, endpoint_limit=_LIMIT)
     return app
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "ReservationError",
     "StorageError",
     "TidegateError",
+    "renamed",
     "without_extra",
 ]
 
@@ -70,6 +71,14 @@ class RateLimitExceeded(TidegateError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.decision,), self.__dict__
+
+
+def renamed(module: str, name: str, names: dict[str, str]) -> AttributeError:
+    """The error to raise where `module` has no `name`; `names` are the new names of older ones."""
+    error = f"module {module!r} has no attribute {name!r}"
+    if name in names:
+        error += f"; expected {names[name]}, which is its name now"
+    return AttributeError(error)
 
 
 def without_extra(module: str, extra: str, error: ImportError) -> ModuleNotFoundError:

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Awaitable
 from types import CoroutineType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._errors import without_extra
+from tidegate._errors import renamed, without_extra
 
 try:
     from fastapi import Response
@@ -43,7 +43,7 @@ from tidegate.web.frameworks.fastapi_defaults import (
     has_own_limit,
     name_of,
 )
-from tidegate.web.frameworks.fastapi_errors import RateLimited, answering_error, refusal_error
+from tidegate.web.frameworks.fastapi_errors import RateLimitExceeded, answering_error, refusal_error
 from tidegate.web.frameworks.fastapi_first import decide_first
 from tidegate.web.frameworks.fastapi_injection import watch_signatures
 from tidegate.web.frameworks.fastapi_openapi import EXEMPT, describe_refusals
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from tidegate.limiter.limiter import Limiter
     from tidegate.web.request_limiter import RequestDecision, RequestLimiter
 
-__all__ = ["DefaultRateLimit", "RateLimit", "RateLimited", "exempt", "route_path"]
+__all__ = ["DefaultRateLimit", "RateLimit", "RateLimitExceeded", "exempt", "route_path"]
 
 _OPTIONS = OptionReader(DependencyOptions)
 _DEFAULT_OPTIONS = OptionReader(DependencyOptions)
@@ -225,6 +225,13 @@ class RateLimit:
         if error is not USUAL:
             return answering_error(request, error, outcome)
         return refusal_error(request, outcome)
+
+
+# Type checkers are to find names that do not exist.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        raise renamed(__name__, name, {"RateLimited": "RateLimitExceeded"})
 
 
 # Older FastAPI evaluates annotations in text among the globals of the object, which has none.

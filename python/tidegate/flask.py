@@ -2,7 +2,7 @@
 
 ::
 
-    limiter = RateLimit(app, "1000/hour", storage="redis://localhost")
+    limiter = RateLimiter(app, "1000/hour", storage="redis://localhost")
 
     @app.post("/login")
     @limiter.limit("5/minute")
@@ -10,7 +10,7 @@
 
 and with an application factory, whose configuration may say the rest::
 
-    limiter = RateLimit()
+    limiter = RateLimiter()
 
     def create_app():
         app = Flask(__name__)
@@ -26,7 +26,7 @@ import inspect
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
-from tidegate._errors import without_extra
+from tidegate._errors import renamed, without_extra
 
 try:
     import flask
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from tidegate.limiter.limit import LimitLike
     from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["RateLimit", "RateLimitExceeded", "url_rule"]
+__all__ = ["RateLimitExceeded", "RateLimiter", "url_rule"]
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ def url_rule(request: flask.Request) -> str:
 
     ::
 
-        RateLimit(app, rules=rules, attributes={"endpoint": url_rule})
+        RateLimiter(app, rules=rules, attributes={"endpoint": url_rule})
 
     Returns the path if no route matches the request.
     """
@@ -132,7 +132,7 @@ class RateLimitExceeded(_errors.RateLimitExceeded, TooManyRequests):
         return self._problem.decode()
 
 
-class RateLimit:
+class RateLimiter:
     """Limits an application of Flask, its blueprints and its views.
 
     `limit` is the limit of each client for the whole application, `endpoint_limit` that for each
@@ -216,7 +216,7 @@ class RateLimit:
         }
         _warn_of_other_settings(app)
 
-        name = f"tidegate.flask.RateLimit of {app.name}"
+        name = f"tidegate.flask.RateLimiter of {app.name}"
 
         def read() -> Settings:
             settings = self._settings_with(configured, open_store)
@@ -336,11 +336,18 @@ class RateLimit:
         return any(one is target for one in found for target in self._exempt)
 
 
+# Type checkers are to find names that do not exist.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        raise renamed(__name__, name, {"RateLimit": "RateLimiter"})
+
+
 class _Decorator:
-    """The result of RateLimit.limit(), in the form that reference_count() expects."""
+    """The result of RateLimiter.limit(), in the form that reference_count() expects."""
 
     def __init__(
-        self, extension: RateLimit, limit: Any, scope: str | None, options: dict[str, Any]
+        self, extension: RateLimiter, limit: Any, scope: str | None, options: dict[str, Any]
     ) -> None:
         self._extension = extension
         self._limit = limit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["Algorithm"]
+__all__ = ["Algorithm", "KeyName"]
 
 Algorithm = Literal[
     "token-bucket",
@@ -18,3 +18,7 @@ Algorithm = Literal[
 ]
 """The values that the option `algorithm` accepts; ``gcra`` is an alias of ``token-bucket``, and
 ``quota`` is for quotas only."""
+
+KeyName = Literal["ip", "user", "user_or_ip"]
+"""The keys that the option `key` knows by name: the client's address, the user whom the framework
+has authenticated, and the user or else the address."""

@@ -105,13 +105,13 @@ def _dependency(uri: str) -> Any:
 
 def _flask_extension(uri: str) -> Any:
     app = flask.Flask("app")
-    tidegate.flask.RateLimit(app, "5/hour", storage=uri)
+    tidegate.flask.RateLimiter(app, "5/hour", storage=uri)
     return app
 
 
 def _flask_decorator(uri: str) -> Any:
     app = flask.Flask("app")
-    limiter = tidegate.flask.RateLimit(app, storage=uri)
+    limiter = tidegate.flask.RateLimiter(app, storage=uri)
 
     @app.get("/")
     @limiter.limit("5/hour")

@@ -15,10 +15,10 @@ from tidegate.web.request_limiter import RequestLimiter
 
 def test_all_limits_of_a_flask_request_are_one_command(server: RedisServer) -> None:
     flask = pytest.importorskip("flask")
-    from tidegate.flask import RateLimit
+    from tidegate.flask import RateLimiter
 
     app = flask.Flask(__name__)
-    limiter = RateLimit(app, "9/minute", storage=server.uri())
+    limiter = RateLimiter(app, "9/minute", storage=server.uri())
     blueprint = flask.Blueprint("ships", __name__)
     limiter.limit("6/minute")(blueprint)
 

@@ -18,6 +18,7 @@ from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.limiter.storage.hints import unknown_options
 from tidegate.limiter.storage.options import StorageLike, StorageOptions
 from tidegate.web.headers import FAMILIES
+from tidegate.web.named_keys import key_function
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tidegate.limiter.rule_limiter import LoadSource, RuleLimiter, TierLookup, Violations
     from tidegate.rules.rule_set import RuleSet
     from tidegate.rules.source import RuleSource
-    from tidegate.types import Algorithm
+    from tidegate.types import Algorithm, KeyName
 
 __all__ = [
     "DEFAULTS",
@@ -62,7 +63,7 @@ class CommonOptions(TypedDict, total=False):
 class RequestOptions(CommonOptions, StorageOptions, total=False):
     """The options of limits that no framework's configuration describes."""
 
-    key: Callable[[Any], Any] | None
+    key: Callable[[Any], Any] | KeyName | None
     cost: int | Callable[[Any], Any]
     cost_after: Callable[[Any, Any], Any] | None
     enabled: bool
@@ -147,7 +148,7 @@ class ConfiguredRules(TypedDict, total=False):
 
 
 class FlaskOptions(ConfiguredOptions, ConfiguredStorage, ConfiguredRules, total=False):
-    """The options of tidegate.flask.RateLimit."""
+    """The options of tidegate.flask.RateLimiter."""
 
     enabled: bool | None
 
@@ -159,7 +160,7 @@ class FlaskOptions(ConfiguredOptions, ConfiguredStorage, ConfiguredRules, total=
 
 
 class FlaskViewOptions(ConfiguredOptions, SharedOptions, total=False):
-    """The options of tidegate.flask.RateLimit.limit()."""
+    """The options of tidegate.flask.RateLimiter.limit()."""
 
     cost: int | Callable[[Any], Any]
     cost_after: Callable[[Any, Any], Any] | None
@@ -240,6 +241,8 @@ class OptionReader:
                 f"{', '.join(f'{name}=' for name in accepted)}{storages}"
             )
         given = {name: options.get(name, default) for name, default in self._defaults.items()}
+        if isinstance(given.get("key"), str):
+            given["key"] = key_function(given["key"])
         return SimpleNamespace(**given), rest
 
     def shown(self, function: Function) -> Function:

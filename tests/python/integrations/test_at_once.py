@@ -17,7 +17,7 @@ from starlette.routing import Route
 from tidegate import rate_limit
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.fastapi import DefaultRateLimit, RateLimit
-from tidegate.flask import RateLimit as FlaskRateLimit
+from tidegate.flask import RateLimiter as FlaskRateLimit
 
 pytest.importorskip("django")
 

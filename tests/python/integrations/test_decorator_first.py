@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from tidegate import keys, rate_limit
-from tidegate.fastapi import RateLimit, RateLimited
+from tidegate.fastapi import RateLimit, RateLimitExceeded
 
 CLOCK = tg.ManualClock(10**18)
 
@@ -262,7 +262,7 @@ def test_on_refused_answers_as_the_routes_class_of_responses() -> None:
     assert answer.headers["content-type"].startswith("text/html")
 
 
-@pytest.mark.parametrize("kind", [429, HTTPException, StarletteHTTPException, RateLimited])
+@pytest.mark.parametrize("kind", [429, HTTPException, StarletteHTTPException, RateLimitExceeded])
 @pytest.mark.parametrize("how", ["a decorator", "a dependency"])
 def test_handlers_of_the_service_answer_refusals_with_all_fields(kind: Any, how: str) -> None:
     app = FastAPI()

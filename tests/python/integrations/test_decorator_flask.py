@@ -8,7 +8,7 @@ from tidegate import rate_limit
 
 flask = pytest.importorskip("flask")
 
-from tidegate.flask import RateLimit  # noqa: E402
+from tidegate.flask import RateLimiter  # noqa: E402
 
 NOW = 1_700_000_000 * 10**9
 
@@ -165,7 +165,7 @@ def test_on_refused_may_return_what_a_route_could(app, clock):
 
 @pytest.mark.parametrize("answer", ["later", {"wait": 1}, ("later", {"X-Own": "1"})])
 def test_an_answer_without_a_status_is_a_429(app, clock, answer):
-    limiter = RateLimit(app, clock=clock)
+    limiter = RateLimiter(app, clock=clock)
     refuse = {"on_refused": lambda request, decision: answer}
     app.add_url_rule("/a", "a", rate_limit("1/minute", clock=clock, **refuse)(view))
     app.add_url_rule("/b", "b", limiter.limit("1/minute", **refuse)(view))

@@ -17,7 +17,7 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from tidegate.asgi import RateLimitMiddleware
-from tidegate.flask import RateLimit
+from tidegate.flask import RateLimiter
 from tidegate.rules import RuleSet
 from tidegate.starlette import route_path
 from tidegate.wsgi import RateLimitMiddleware as WSGIMiddleware
@@ -236,7 +236,7 @@ def of_flask(service: Service, mode: str) -> None:
     if mode == "middleware":
         app.wsgi_app = WSGIMiddleware(app.wsgi_app, limiter=service.limiter)  # type: ignore[method-assign]
     else:
-        extension = RateLimit(app, rules=RULES, clock=tg.ManualClock(10**18))
+        extension = RateLimiter(app, rules=RULES, clock=tg.ManualClock(10**18))
         limited: Any = app.extensions["tidegate"][extension]
         service.limiter = limited.rules_for(None)
     service.by_wsgi(app, "/api" if mode == "SCRIPT_NAME" else "")

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 from tidegate import asgi, wsgi
-from tidegate.flask import RateLimit as FlaskRateLimit
+from tidegate.flask import RateLimiter as FlaskRateLimit
 from tidegate.web.exempt_paths import exempt_paths_of
 
 pytest.importorskip("django")

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
 from servers import Answer, asgi_server, ask
-from tidegate.fastapi import RateLimit, RateLimited
+from tidegate.fastapi import RateLimit, RateLimitExceeded
 
 
 def limit(text: str = "2/minute", **options: Any) -> Any:
@@ -166,8 +166,8 @@ def test_requests_are_counted_by_client_and_template() -> None:
 def test_handlers_of_the_service_answer_refusals() -> None:
     app = FastAPI()
 
-    @app.exception_handler(RateLimited)
-    async def slow_down(request: Request, exc: RateLimited) -> JSONResponse:
+    @app.exception_handler(RateLimitExceeded)
+    async def slow_down(request: Request, exc: RateLimitExceeded) -> JSONResponse:
         return JSONResponse({"wait": exc.decision.retry_after}, 503, exc.headers)
 
     @app.get("/", dependencies=[limit("1/minute")])
@@ -295,7 +295,7 @@ def test_a_task_that_inherits_a_context_sends_no_fields_of_another_request() -> 
     async def softly(request: Request, response: Response) -> str:
         try:
             await once(request, response)
-        except RateLimited:
+        except RateLimitExceeded:
             return "refused"
         return "allowed"
 

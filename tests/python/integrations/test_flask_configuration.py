@@ -11,7 +11,7 @@ import tidegate as tg
 flask = pytest.importorskip("flask")
 
 from flask_service import nothing, service, statuses  # noqa: E402
-from tidegate.flask import RateLimit  # noqa: E402
+from tidegate.flask import RateLimiter  # noqa: E402
 
 
 @pytest.fixture
@@ -30,10 +30,10 @@ def test_the_configuration_sets_all_options(clock):
         TIDEGATE_ON_NO_KEY="closed",
         TIDEGATE_EXEMPT_METHODS=["HEAD"],
     )
-    RateLimit(clock=clock).init_app(app)
+    RateLimiter(clock=clock).init_app(app)
     client = app.test_client()
     answer = client.get("/a/1", headers={"x-tenant": "t"})
-    assert "RateLimit" not in answer.headers
+    assert "RateLimiter" not in answer.headers
     assert statuses(app, "/a/1", headers={"x-tenant": "t"}) == [429]
     assert statuses(app, "/a/1", method="HEAD", headers={"x-tenant": "t"}) == [200]
     assert statuses(app, "/a/1") == [429]
@@ -48,14 +48,14 @@ def by_tenant(request):
 @pytest.mark.parametrize("key", ["ip", "user_or_ip", "tidegate.keys:peer"])
 def test_the_configuration_names_a_key(clock, key):
     app = service(TIDEGATE_KEY=key, TIDEGATE_LIMIT="1/minute")
-    RateLimit(app, clock=clock)
+    RateLimiter(app, clock=clock)
     assert statuses(app, "/a/1", "/a/1") == [200, 429]
     assert statuses(app, "/a/1", environ_base={"REMOTE_ADDR": "198.51.100.7"}) == [200]
 
 
 def test_code_comes_before_configuration(clock):
     app = service(TIDEGATE_LIMIT="1/minute")
-    RateLimit(app, "2/minute", clock=clock)
+    RateLimiter(app, "2/minute", clock=clock)
     assert statuses(app, *["/a/1"] * 3) == [200, 200, 429]
 
 
@@ -80,7 +80,7 @@ def test_code_comes_before_configuration(clock):
 )
 def test_a_mistake_names_its_key_of_the_configuration(key, value, expected):
     with pytest.raises(tg.ConfigurationError, match=key) as caught:
-        RateLimit(service(**{key: value}))
+        RateLimiter(service(**{key: value}))
     assert expected in str(caught.value)
 
 
@@ -108,11 +108,11 @@ async def later(request):
 )
 def test_wrong_options_raise_before_there_is_an_application(options):
     with pytest.raises(tg.ConfigurationError, match="expected"):
-        RateLimit(**options)
+        RateLimiter(**options)
 
 
 def test_invalid_limits_of_views_are_refused():
-    limiter = RateLimit()
+    limiter = RateLimiter()
     with pytest.raises(tg.ConfigurationError, match="expected"):
         limiter.limit("five a minute")
     for options in ({"key": later}, {"scope": ""}, {"methods": "POST"}, {"key": "address"}):
@@ -128,7 +128,7 @@ def test_invalid_limits_of_views_are_refused():
 
 
 def test_a_limit_above_the_route_is_refused(app):
-    limiter = RateLimit(app)
+    limiter = RateLimiter(app)
 
     def page():
         return {}
@@ -139,7 +139,7 @@ def test_a_limit_above_the_route_is_refused(app):
 
 
 def test_an_application_is_limited_once(app):
-    limiter = RateLimit(app)
+    limiter = RateLimiter(app)
     with pytest.raises(tg.ConfigurationError, match="once for each"):
         limiter.init_app(app)
     with pytest.raises(tg.ArgumentTypeError, match="expected a Flask"):
@@ -147,7 +147,7 @@ def test_an_application_is_limited_once(app):
 
 
 def test_applications_have_separate_counts_and_are_not_kept_alive(clock):
-    limiter = RateLimit(limit="3/minute", clock=clock)
+    limiter = RateLimiter(limit="3/minute", clock=clock)
     view = limiter.limit("1/minute")(nothing)
 
     def create():
@@ -168,7 +168,7 @@ def test_applications_have_separate_counts_and_are_not_kept_alive(clock):
 
 
 def test_an_application_without_the_extension_says_so(app, clock):
-    limiter = RateLimit(clock=clock)
+    limiter = RateLimiter(clock=clock)
     app.add_url_rule("/own", "own", limiter.limit("1/minute")(nothing))
     app.testing = True
     with pytest.raises(tg.ConfigurationError, match="init_app"):
@@ -176,8 +176,8 @@ def test_an_application_without_the_extension_says_so(app, clock):
 
 
 def test_one_application_may_have_several_extensions(app, clock):
-    RateLimit(app, "3/minute", clock=clock)
-    RateLimit(app, "2/hour", clock=clock)
+    RateLimiter(app, "3/minute", clock=clock)
+    RateLimiter(app, "2/hour", clock=clock)
     client = app.test_client()
     answer = client.get("/a/1")
     assert answer.headers.getlist("RateLimit-Policy") == [

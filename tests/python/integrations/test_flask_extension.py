@@ -12,7 +12,7 @@ flask = pytest.importorskip("flask")
 
 from flask.views import MethodView, View  # noqa: E402
 from flask_service import nothing, service, statuses  # noqa: E402
-from tidegate.flask import RateLimit, RateLimitExceeded  # noqa: E402
+from tidegate.flask import RateLimiter, RateLimitExceeded  # noqa: E402
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def app():
 
 
 def test_a_client_has_one_count_for_the_whole_application(app, clock):
-    RateLimit(app, "2/minute", clock=clock)
+    RateLimiter(app, "2/minute", clock=clock)
     assert statuses(app, "/a/1", "/b/1", "/a/1", "/b/2") == [200, 200, 429, 429]
     assert statuses(app, "/a/1", environ_base={"REMOTE_ADDR": "198.51.100.7"}) == [200]
     clock.advance(30)
@@ -29,13 +29,13 @@ def test_a_client_has_one_count_for_the_whole_application(app, clock):
 
 
 def test_endpoints_have_separate_counts_by_template(app, clock):
-    RateLimit(app, endpoint_limit="2/minute", clock=clock)
+    RateLimiter(app, endpoint_limit="2/minute", clock=clock)
     assert statuses(app, "/a/1", "/a/2", "/a/3", "/b/1") == [200, 200, 429, 200]
     assert statuses(app, "/x", "/y", "/z") == [404, 404, 429]
 
 
 def test_a_million_paths_take_no_more_memory(app, clock):
-    limiter = RateLimit(app, "1000000000/minute", endpoint_limit="1000000000/minute", clock=clock)
+    limiter = RateLimiter(app, "1000000000/minute", endpoint_limit="1000000000/minute", clock=clock)
     limited = app.extensions["tidegate"][limiter]
     client = app.test_client()
 
@@ -55,7 +55,7 @@ def test_a_million_paths_take_no_more_memory(app, clock):
 
 
 def test_a_request_that_one_limit_refuses_is_charged_by_none(app, clock):
-    limiter = RateLimit(app, "10/minute", clock=clock)
+    limiter = RateLimiter(app, "10/minute", clock=clock)
     blueprint = flask.Blueprint("ships", __name__, url_prefix="/ships")
     limiter.limit("4/minute")(blueprint)
 
@@ -78,7 +78,7 @@ def test_a_request_that_one_limit_refuses_is_charged_by_none(app, clock):
 
 
 def test_a_view_s_own_limit_replaces_only_that_of_endpoints(app, clock):
-    limiter = RateLimit(app, "6/minute", endpoint_limit="1/minute", clock=clock)
+    limiter = RateLimiter(app, "6/minute", endpoint_limit="1/minute", clock=clock)
 
     @app.route("/own", methods=["GET", "POST"])
     @limiter.limit("3/minute", methods=["POST"])
@@ -91,7 +91,7 @@ def test_a_view_s_own_limit_replaces_only_that_of_endpoints(app, clock):
 
 
 def test_decorators_above_each_other_are_one_plan(app, clock):
-    limiter = RateLimit(app, clock=clock)
+    limiter = RateLimiter(app, clock=clock)
 
     @app.get("/<user>")
     @limiter.limit("3/minute")
@@ -103,7 +103,7 @@ def test_decorators_above_each_other_are_one_plan(app, clock):
 
 
 def test_views_of_every_kind_are_limited(app, clock):
-    limiter = RateLimit(app, clock=clock)
+    limiter = RateLimiter(app, clock=clock)
 
     class Listed(View):
         decorators = [limiter.limit("1/minute")]  # noqa: RUF012
@@ -140,7 +140,7 @@ def test_views_of_every_kind_are_limited(app, clock):
 
 
 def test_a_limit_that_another_decorator_hides_still_holds(app, clock):
-    limiter = RateLimit(app, "3/minute", clock=clock)
+    limiter = RateLimiter(app, "3/minute", clock=clock)
 
     def hiding(view):
         return lambda *args: view(*args)
@@ -172,7 +172,7 @@ def test_exempt_views_and_blueprints_are_not_limited(clock, tmp_path):
     (tmp_path / "static").mkdir()
     (tmp_path / "static" / "style.css").write_text("")
     app = flask.Flask(__name__, root_path=str(tmp_path))
-    limiter = RateLimit(app, "1/minute", clock=clock)
+    limiter = RateLimiter(app, "1/minute", clock=clock)
     inner = flask.Blueprint("inner", __name__)
     outer = limiter.exempt(flask.Blueprint("outer", __name__))
     inner.add_url_rule("/inner", "page", dict)
@@ -204,7 +204,7 @@ def test_exempt_views_and_blueprints_are_not_limited(clock, tmp_path):
 
 
 def test_the_limit_of_a_blueprint_counts_all_its_endpoints(app, clock):
-    limiter = RateLimit(clock=clock)
+    limiter = RateLimiter(clock=clock)
     blueprint = flask.Blueprint("one", __name__, url_prefix="/one")
     limiter.limit("2/minute")(blueprint)
     for name in ("x", "y"):
@@ -215,7 +215,7 @@ def test_the_limit_of_a_blueprint_counts_all_its_endpoints(app, clock):
 
 
 def test_views_may_share_a_limit(app, clock):
-    limiter = RateLimit(app, clock=clock)
+    limiter = RateLimiter(app, clock=clock)
     shared = limiter.shared_limit("2/minute", scope="both")
     app.add_url_rule("/x", "x", shared(nothing))
     app.add_url_rule("/y", "y", shared(nothing))
@@ -230,7 +230,7 @@ def test_cost_after_gets_the_exception_of_a_view_that_raises(app, clock, decorat
         seen.append(type(answer).__name__)
         return 0 if isinstance(answer, Exception) else 10
 
-    limit = (decorate or RateLimit(app, clock=clock).limit)(
+    limit = (decorate or RateLimiter(app, clock=clock).limit)(
         "10/minute", cost=10, cost_after=unless_raised
     )
 
@@ -266,7 +266,7 @@ def test_cost_after_gets_the_exception_of_a_fastapi_route_that_raises():
 
 
 def test_cost_after_corrects_the_charge(app, clock):
-    limiter = RateLimit(app, clock=clock)
+    limiter = RateLimiter(app, clock=clock)
 
     @app.get("/tokens/<int:count>")
     @limiter.limit(
@@ -284,7 +284,7 @@ def test_cost_after_corrects_the_charge(app, clock):
 
 
 def test_a_refusal_without_an_error_handler_is_problem_json(app, clock):
-    RateLimit(app, "1/minute", clock=clock)
+    RateLimiter(app, "1/minute", clock=clock)
     with wsgi_server(app) as client:
         assert client("/a/1").status == 200
         refusal = client("/a/1")
@@ -300,7 +300,7 @@ def test_a_refusal_without_an_error_handler_is_problem_json(app, clock):
 @pytest.mark.parametrize("handled", [429, RateLimitExceeded, "HTTPException"])
 @pytest.mark.parametrize("path", ["/a/1", "/own", "/async"])
 def test_error_handlers_answer_refusals(app, clock, handled, path):
-    limiter = RateLimit(app, "1/minute", clock=clock)
+    limiter = RateLimiter(app, "1/minute", clock=clock)
     app.add_url_rule("/own", "own", limiter.limit("1/minute")(nothing))
 
     @app.get("/async")
@@ -338,14 +338,14 @@ def test_on_refused_replaces_the_answer(app, clock, caplog):
             raise answer
         return answer
 
-    RateLimit(app, "1/minute", clock=clock, on_refused=refuse)
+    RateLimiter(app, "1/minute", clock=clock, on_refused=refuse)
     assert statuses(app, *["/a/1"] * 4) == [200, 503, 429, 429]
     assert "on_refused returned a NoneType" in caplog.text
     assert "on_refused raised" in caplog.text
 
 
 def test_errors_carry_the_fields(app, clock):
-    RateLimit(app, "5/minute", clock=clock)
+    RateLimiter(app, "5/minute", clock=clock)
     app.add_url_rule("/fault", "fault", lambda: 1 / 0)
     app.logger.disabled = True
     client = app.test_client()
@@ -356,7 +356,7 @@ def test_errors_carry_the_fields(app, clock):
 
 
 def test_fields_that_a_view_sets_stay(app, clock):
-    RateLimit(app, "5/minute", clock=clock)
+    RateLimiter(app, "5/minute", clock=clock)
     app.add_url_rule(
         "/own", "own", lambda: ("", 200, {"X-RateLimit-Limit": "1", "RateLimit": '"own";r=1'})
     )
@@ -368,12 +368,12 @@ def test_fields_that_a_view_sets_stay(app, clock):
 def test_middleware_that_copies_the_environ_loses_no_fields(app, clock):
     inner = app.wsgi_app
     app.wsgi_app = lambda environ, start_response: inner(dict(environ), start_response)
-    RateLimit(app, "5/minute", clock=clock)
+    RateLimiter(app, "5/minute", clock=clock)
     assert app.test_client().get("/a/1").headers["X-RateLimit-Remaining"] == "4"
 
 
 def test_the_view_finds_the_decision(app, clock):
-    limiter = RateLimit(app, "5/minute", clock=clock)
+    limiter = RateLimiter(app, "5/minute", clock=clock)
     app.add_url_rule("/left", "left", lambda: {"left": limiter.decision.remaining})
     assert app.test_client().get("/left").json == {"left": 4}
     with app.test_request_context("/left"):
@@ -385,7 +385,7 @@ def test_before_request_functions_registered_earlier_run_before_the_limit(app, c
     def authenticate():
         flask.g.user = flask.request.headers["x-user"]
 
-    RateLimit(app, "1/minute", clock=clock, key=lambda request: flask.g.user)
+    RateLimiter(app, "1/minute", clock=clock, key=lambda request: flask.g.user)
     assert statuses(app, "/a/1", headers={"x-user": "ann"}) == [200]
     assert statuses(app, "/a/1", headers={"x-user": "bob"}) == [200]
     assert statuses(app, "/a/1", headers={"x-user": "ann"}) == [429]
@@ -393,9 +393,9 @@ def test_before_request_functions_registered_earlier_run_before_the_limit(app, c
 
 FACTORY = """
 from flask import Flask
-from tidegate.flask import RateLimit
+from tidegate.flask import RateLimiter
 
-limiter = RateLimit(endpoint_limit="20/hour")
+limiter = RateLimiter(endpoint_limit="20/hour")
 
 def create():
     app = Flask(__name__)
@@ -428,7 +428,7 @@ def test_gunicorn_workers_count_together(worker, tmp_path):
 
 
 def test_requests_are_limited_under_waitress(app, clock):
-    RateLimit(app, "2/minute", clock=clock)
+    RateLimiter(app, "2/minute", clock=clock)
     with waitress_server(app) as client:
         answers = [client("/a/1") for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 429]
@@ -436,7 +436,7 @@ def test_requests_are_limited_under_waitress(app, clock):
 
 
 def test_a_decorator_without_parentheses_is_refused(app):
-    limiter = RateLimit(app)
+    limiter = RateLimiter(app)
     expected = r'expected a limit: @limiter.limit\("5/minute"\)'
 
     with pytest.raises(tg.ConfigurationError, match=expected):

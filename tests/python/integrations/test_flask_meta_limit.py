@@ -9,14 +9,14 @@ import tidegate as tg
 
 flask = pytest.importorskip("flask")
 
-from tidegate.flask import RateLimit  # noqa: E402
+from tidegate.flask import RateLimiter  # noqa: E402
 
 START = 1_700_000_000 * 10**9
 
 
 def service(clock: tg.ManualClock, **options: Any) -> Any:
     app = flask.Flask("service")
-    limiter = RateLimit(app, clock=clock, **options)
+    limiter = RateLimiter(app, clock=clock, **options)
     for name in ("a", "b"):
         app.add_url_rule(f"/{name}", name, lambda: "ok")
     app.add_url_rule("/own", "own", limiter.limit("1/second")(lambda: "ok"))
@@ -69,7 +69,7 @@ def test_a_meta_limit_is_read_from_the_configuration() -> None:
     app = flask.Flask("service")
     app.config.update(TIDEGATE_META_LIMIT="1/hour", TIDEGATE_LIMIT="1/second")
     clock = tg.ManualClock(START)
-    RateLimit(app, clock=clock)
+    RateLimiter(app, clock=clock)
     app.add_url_rule("/", "index", lambda: "ok")
     assert statuses(app, "/", "/") == [200, 429]
     clock.advance(5)
@@ -81,12 +81,12 @@ def test_a_meta_limit_is_read_from_the_configuration() -> None:
 @pytest.mark.parametrize("wrong", ["often", 5, "3/fortnight"])
 def test_an_invalid_meta_limit_is_refused_at_once(wrong: Any) -> None:
     with pytest.raises(tg.ConfigurationError, match="expected"):
-        RateLimit(flask.Flask("service"), meta_limit=wrong)
+        RateLimiter(flask.Flask("service"), meta_limit=wrong)
 
 
 def test_the_name_of_flask_limiter_leads_to_the_name_here() -> None:
     with pytest.raises(tg.ConfigurationError, match=r"meta_limits \(here it is meta_limit="):
-        RateLimit(flask.Flask("service"), meta_limits=["3/hour"])
+        RateLimiter(flask.Flask("service"), meta_limits=["3/hour"])
 
 
 # ------------------------------------------------------------------- command
@@ -106,7 +106,7 @@ def chooses(request: Any) -> str:
 
 def test_the_command_lists_the_limits_of_routes() -> None:
     app = flask.Flask("service")
-    limiter = RateLimit(app, "1000/hour", endpoint_limit="10/minute")
+    limiter = RateLimiter(app, "1000/hour", endpoint_limit="10/minute")
     blueprint = flask.Blueprint("harbour", __name__, url_prefix="/harbour")
     limiter.limit("30/minute")(blueprint)
     blueprint.add_url_rule("/berths", "berths", lambda: "ok")
@@ -142,14 +142,14 @@ def test_the_listed_limits_are_those_that_apply() -> None:
 
 def test_several_extensions_are_listed_together() -> None:
     app = flask.Flask("service")
-    RateLimit(app, "1000/hour")
-    RateLimit(app, "10/second", storage=tg.Limiter("1/s").storage)
+    RateLimiter(app, "1000/hour")
+    RateLimiter(app, "10/second", storage=tg.Limiter("1/s").storage)
     app.add_url_rule("/", "index", lambda: "ok")
     assert listed(app)["GET / index"] == "1000/hour (application); 10/second (application)"
 
 
 def test_an_application_without_routes_has_an_empty_list() -> None:
     app = flask.Flask("service", static_folder=None)
-    RateLimit(app, "1000/hour")
+    RateLimiter(app, "1000/hour")
     result = app.test_cli_runner().invoke(args=["tidegate", "limits"])
     assert (result.exit_code, result.output) == (0, "")

@@ -14,7 +14,7 @@ from tidegate.rules import RuleFile, RuleSet, Tiers
 flask = pytest.importorskip("flask")
 
 from flask_service import service, statuses  # noqa: E402
-from tidegate.flask import RateLimit, RateLimitExceeded, url_rule  # noqa: E402
+from tidegate.flask import RateLimiter, RateLimitExceeded, url_rule  # noqa: E402
 
 USERS = {"rules": [{"id": "users", "by": "user", "limit": "5/minute"}]}
 
@@ -34,7 +34,7 @@ def of_user(name, **more):
 
 def extension(app, document=USERS, **options):
     options.setdefault("attributes", {"user": user_of})
-    return RateLimit(app, rules=RuleSet(document), **options)
+    return RateLimiter(app, rules=RuleSet(document), **options)
 
 
 def remaining(answer):
@@ -66,10 +66,10 @@ def test_the_endpoint_is_the_path_or_the_url_rule(app, clock):
             {"id": "one", "by": "global", "endpoint": "/b/x", "limit": "9/minute"},
         ]
     }
-    RateLimit(app, rules=RuleSet(document), clock=clock)
+    RateLimiter(app, rules=RuleSet(document), clock=clock)
     assert statuses(app, "/a/1", "/a/2", "/a/1") == [200, 200, 429]
     by_route = service()
-    RateLimit(by_route, rules=RuleSet(document), attributes={"endpoint": url_rule}, clock=clock)
+    RateLimiter(by_route, rules=RuleSet(document), attributes={"endpoint": url_rule}, clock=clock)
     assert statuses(by_route, "/a/1", "/a/2", "/b/1", "/x", "/y") == [200, 429, 200, 404, 404]
     assert statuses(by_route, "/a/3") == [429]
 
@@ -153,7 +153,7 @@ def test_exempt_views_static_files_and_methods_meet_no_rule(app, clock):
 def test_on_refused_and_error_handlers_answer_refusals_by_rules(clock):
     document = {"rules": [{"id": "all", "by": "global", "limit": "1/minute"}]}
     first, second = service(), service()
-    RateLimit(
+    RateLimiter(
         first,
         rules=RuleSet(document),
         on_refused=lambda request, decision: {"rule": decision.rule},
@@ -163,7 +163,7 @@ def test_on_refused_and_error_handlers_answer_refusals_by_rules(clock):
     answer = first.test_client().get("/a/1")
     assert (answer.status_code, answer.json) == (429, {"rule": "all"})
     assert answer.headers["Retry-After"] == "60"
-    RateLimit(second, rules=RuleSet(document), clock=clock)
+    RateLimiter(second, rules=RuleSet(document), clock=clock)
     second.register_error_handler(RateLimitExceeded, lambda refusal: (refusal.description, 418))
     statuses(second, "/a/1")
     answer = second.test_client().get("/a/1")
@@ -272,7 +272,7 @@ def test_the_configuration_may_have_names_and_dicts(clock):
         app = service(
             TIDEGATE_RULES=rules, TIDEGATE_ATTRIBUTES={"user": by_name}, TIDEGATE_TIERS={"42": "x"}
         )
-        RateLimit(app, clock=clock)
+        RateLimiter(app, clock=clock)
         assert statuses(app, *["/a/1"] * 6, **of_user("42")) == [200] * 5 + [429]
 
 
@@ -280,12 +280,12 @@ def test_a_file_is_followed(clock, tmp_path):
     path = tmp_path / "rules.json"
     path.write_text(json.dumps(USERS))
     app = service(TIDEGATE_RULES=str(path), TIDEGATE_ATTRIBUTES={"user": named_user})
-    limiter = RateLimit(clock=clock)
+    limiter = RateLimiter(clock=clock)
     limiter.init_app(app)
     assert statuses(app, *["/a/1"] * 6, **of_user("42")) == [200] * 5 + [429]
     by_code = service()
     source = RuleFile(path, interval=3600)
-    RateLimit(by_code, rules=source, attributes={"user": named_user}, clock=clock)
+    RateLimiter(by_code, rules=source, attributes={"user": named_user}, clock=clock)
     assert statuses(by_code, *["/a/1"] * 6, **of_user("42")) == [200] * 5 + [429]
     path.write_text(json.dumps(USERS).replace("5/minute", "7/minute"))
     assert source.refresh()
@@ -294,7 +294,7 @@ def test_a_file_is_followed(clock, tmp_path):
 
 def test_rules_count_by_the_user_of_the_framework(clock):
     app = service(TIDEGATE_RULES=USERS, TIDEGATE_ATTRIBUTES={"user": "user"})
-    RateLimit(app, clock=clock)
+    RateLimiter(app, clock=clock)
     ada = {"environ_base": {"REMOTE_USER": "ada"}}
     assert statuses(app, *["/a/1"] * 6, **ada) == [200] * 5 + [429]
 
@@ -325,7 +325,7 @@ async def later_user(request):
 )
 def test_mistakes_raise_at_construction(options, message):
     with pytest.raises(tg.ConfigurationError, match=message):
-        RateLimit(**options)
+        RateLimiter(**options)
 
 
 @pytest.mark.parametrize(
@@ -346,11 +346,11 @@ def test_mistakes_raise_at_construction(options, message):
 def test_mistakes_of_the_configuration_are_named(settings, message):
     app = service(**{f"TIDEGATE_{name}": value for name, value in settings.items()})
     with pytest.raises(tg.ConfigurationError, match=message):
-        RateLimit(app)
+        RateLimiter(app)
 
 
 def test_options_of_rules_may_come_before_the_configuration(clock):
-    limiter = RateLimit(attributes={"user": user_of}, headers=["ietf", "shadow"], clock=clock)
+    limiter = RateLimiter(attributes={"user": user_of}, headers=["ietf", "shadow"], clock=clock)
     limiter.init_app(service(TIDEGATE_RULES=USERS))
     with pytest.raises(tg.ConfigurationError, match="attributes= was given without rules"):
         limiter.init_app(service())
@@ -366,7 +366,7 @@ def test_the_command_lists_the_rules(app):
         ],
         "default": "7/second",
     }  # fmt: skip
-    limiter = RateLimit(app, rules=RuleSet(document))
+    limiter = RateLimiter(app, rules=RuleSet(document))
     app.add_url_rule("/own", "own", limiter.limit("9/minute", scope="s")(lambda: "own"))
     app.add_url_rule("/health", "health", limiter.exempt(lambda: "ok"))
     result = app.test_cli_runner().invoke(args=["tidegate", "limits"])
@@ -384,13 +384,13 @@ def test_the_command_lists_the_rules(app):
 
 FACTORY = """
 import json, flask
-from tidegate.flask import RateLimit
+from tidegate.flask import RateLimiter
 
 def create():
     app = flask.Flask(__name__)
     app.config["TIDEGATE_RULES"] = {rules!r}
     app.config["TIDEGATE_STORAGE"] = "shm://{counts}"
-    limiter = RateLimit(app)
+    limiter = RateLimiter(app)
 
     @app.get("/")
     def home():

@@ -94,7 +94,7 @@ def of_wsgi(**options):
 
 def of_flask_extension(**options):
     app = flask.Flask(__name__)
-    tidegate.flask.RateLimit(app, plan_of, **options)
+    tidegate.flask.RateLimiter(app, plan_of, **options)
     app.get("/")(lambda: "ok")
     client = app.test_client()
     return Asked(lambda headers: client.get("/", headers=headers))
@@ -102,7 +102,7 @@ def of_flask_extension(**options):
 
 def of_flask_view(**options):
     app = flask.Flask(__name__)
-    extension = tidegate.flask.RateLimit(app, storage="memory://", clock=options.pop("clock"))
+    extension = tidegate.flask.RateLimiter(app, storage="memory://", clock=options.pop("clock"))
     options.pop("storage")
 
     @app.get("/")
@@ -271,7 +271,7 @@ def test_code_and_configuration_may_have_a_limit_of_nothing():
     app = flask.Flask(__name__)
     app.config["TIDEGATE_LIMIT"] = "0/minute"
     app.config["TIDEGATE_ON_LIMIT_ERROR"] = "closed"
-    tidegate.flask.RateLimit(app)
+    tidegate.flask.RateLimiter(app)
     app.get("/")(lambda: "ok")
     assert [app.test_client().get("/").status_code for _ in range(2)] == [429, 429]
     app = fastapi.FastAPI()

@@ -13,7 +13,7 @@ from starlette.websockets import WebSocketDisconnect
 from tidegate import rate_limit, wsgi
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.fastapi import DefaultRateLimit, RateLimit
-from tidegate.flask import RateLimit as FlaskRateLimit
+from tidegate.flask import RateLimiter as FlaskRateLimit
 
 pytest.importorskip("django")
 

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.testclient import TestClient
 from starlette.routing import Match
 from tidegate import rate_limit
-from tidegate.fastapi import RateLimit, RateLimited, route_path
+from tidegate.fastapi import RateLimit, RateLimitExceeded, route_path
 from tidegate.web.frameworks.fastapi_responses import add_headers_to_responses
 
 
@@ -44,7 +44,7 @@ def test_without_starlettes_handlers_in_the_scope_a_dependency_refuses() -> None
         return await limit(Request(dict(scope)), Response())
 
     assert asyncio.run(ask()).allowed
-    with pytest.raises(RateLimited) as refused:
+    with pytest.raises(RateLimitExceeded) as refused:
         asyncio.run(ask())
     assert refused.value.status_code == 429
     assert refused.value.headers is not None

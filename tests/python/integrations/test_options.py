@@ -24,8 +24,8 @@ SIGNATURES: list[Any] = [
     tidegate.wsgi.RateLimitMiddleware,
     tidegate.rate_limit,
     tidegate.fastapi.RateLimit,
-    tidegate.flask.RateLimit,
-    tidegate.flask.RateLimit.limit,
+    tidegate.flask.RateLimiter,
+    tidegate.flask.RateLimiter.limit,
     tidegate.django.rate_limit,
 ]
 
@@ -49,7 +49,7 @@ def test_signatures_show_defaults() -> None:
     assert keywords(tidegate.rate_limit)["cost"] == 1
     assert keywords(tidegate.fastapi.RateLimit)["headers"] == DEFAULTS["headers"]
     # None stands for the configuration's value.
-    assert keywords(tidegate.flask.RateLimit)["storage"] is None
+    assert keywords(tidegate.flask.RateLimiter)["storage"] is None
     assert keywords(tidegate.django.rate_limit)["algorithm"] is None
     assert keywords(tidegate.django.rate_limit)["cost"] == 1
     assert "on_message_refused" not in keywords(tidegate.wsgi.RateLimitMiddleware)
@@ -63,8 +63,8 @@ def test_options_are_read_with_defaults_and_others_are_for_the_storage() -> None
 
 
 def test_an_unknown_option_of_a_view_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match=r"RateLimit.limit\(\) got the unknown option storage"):
-        tidegate.flask.RateLimit().limit("5/minute", storage="memory://")
+    with pytest.raises(TypeError, match=r"RateLimiter.limit\(\) got the unknown option storage"):
+        tidegate.flask.RateLimiter().limit("5/minute", storage="memory://")
 
 
 def test_a_class_is_named_without_its_constructor() -> None:

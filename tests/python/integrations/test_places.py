@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import tidegate as tg
-from tidegate.flask import RateLimit
+from tidegate.flask import RateLimiter
 from tidegate.rules import RuleSet
 
 pytest.importorskip("django")
@@ -53,7 +53,7 @@ class Counts:
 
 def flask_service(counts: Counts) -> Any:
     app = flask.Flask(__name__)
-    limiter = RateLimit(app, rules=RULES, storage=counts.storage, clock=CLOCK)
+    limiter = RateLimiter(app, rules=RULES, storage=counts.storage, clock=CLOCK)
 
     @app.get("/")
     def view() -> str:

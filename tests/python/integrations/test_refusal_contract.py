@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from tidegate import asgi, wsgi
 from tidegate.fastapi import RateLimit
-from tidegate.flask import RateLimit as FlaskLimit
+from tidegate.flask import RateLimiter as FlaskLimit
 
 WEB = Path(__file__).resolve().parents[3] / "docs" / "web.md"
 REFUSING: dict[str, Any] = {"limit": "0/minute"}
@@ -99,7 +99,7 @@ ADAPTERS = {
     "wsgi.RateLimitMiddleware": [by_wsgi],
     "@rate_limit": [by_decorator, by_decorator_of_starlette],
     "fastapi.RateLimit": [by_dependency],
-    "flask.RateLimit": [by_flask],
+    "flask.RateLimiter": [by_flask],
     "django.RateLimitMiddleware": [by_django],
 }
 VALUES: dict[str, Any] = {"dict": {"mine": 1}, "list": [1, 2], "str": "mine", "bytes": b"mine"}

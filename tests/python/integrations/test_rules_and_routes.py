@@ -13,7 +13,7 @@ from starlette.websockets import WebSocketDisconnect
 from tidegate import rate_limit, wsgi
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.fastapi import RateLimit
-from tidegate.flask import RateLimit as FlaskRateLimit
+from tidegate.flask import RateLimiter as FlaskRateLimit
 from tidegate.rules import RuleSet
 
 RULES = RuleSet({"rules": [{"id": "clients", "by": "ip", "limit": "100/hour"}]})

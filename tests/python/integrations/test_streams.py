@@ -260,11 +260,11 @@ def test_a_response_of_flask_is_settled_if_the_client_disconnects() -> None:
 
 
 def test_the_extension_settles_when_the_response_is_closed() -> None:
-    from tidegate.flask import RateLimit
+    from tidegate.flask import RateLimiter
 
     app = flask.Flask(__name__)
     clock = tg.ManualClock(START)
-    limits = RateLimit(app, clock=clock, key=lambda request: KEY)
+    limits = RateLimiter(app, clock=clock, key=lambda request: KEY)
 
     @app.get("/")
     @limits.limit("100/minute", cost=50, cost_after=lambda request, result: 20)

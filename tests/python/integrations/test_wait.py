@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from tidegate import rate_limit
 from tidegate.fastapi import DefaultRateLimit, RateLimit
-from tidegate.flask import RateLimit as FlaskRateLimit
+from tidegate.flask import RateLimiter as FlaskRateLimit
 from tidegate.limiter.waiting import queue
 
 pytest.importorskip("django")

@@ -13,7 +13,7 @@ from fastapi import Depends, FastAPI, Request
 from tidegate import keys
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.fastapi import DefaultRateLimit, RateLimit
-from tidegate.flask import RateLimit as FlaskRateLimit
+from tidegate.flask import RateLimiter as FlaskRateLimit
 from tidegate.httpx import RateLimitTransport
 from tidegate.wsgi import RateLimitMiddleware as WSGIRateLimitMiddleware
 

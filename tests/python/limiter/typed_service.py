@@ -13,7 +13,7 @@ from tidegate import keys, rate_limit
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.django import rate_limit as django_rate_limit
 from tidegate.fastapi import RateLimit
-from tidegate.flask import RateLimit as FlaskRateLimit
+from tidegate.flask import RateLimiter as FlaskRateLimit
 from tidegate.rules import RuleFile, Tiers
 from tidegate.types import Algorithm
 from tidegate.wsgi import RateLimitMiddleware as WSGIRateLimitMiddleware

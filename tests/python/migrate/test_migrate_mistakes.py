@@ -16,7 +16,7 @@ from servers import ask, limited, statuses
 from slowapi.util import get_remote_address as of_slowapi
 from tidegate import asgi, rate_limit, wsgi
 from tidegate.fastapi import RateLimit
-from tidegate.flask import RateLimit as FlaskRateLimit
+from tidegate.flask import RateLimiter as FlaskRateLimit
 from tidegate.keys import peer
 
 
@@ -83,9 +83,12 @@ def test_a_function_for_something_else(place):
         make(place, "5/minute", cost=lambda: 2)
     with pytest.raises(tg.ArgumentTypeError, match=r"on_refused .*the request and the decision$"):
         make(place, "5/minute", on_refused=lambda limit: None)
-    if place is not flask_extension:  # which knows some keys by name
-        with pytest.raises(tg.ArgumentTypeError, match=r"key is 'ip' .* tidegate.keys"):
-            make(place, "5/minute", key="ip")
+    with pytest.raises(
+        tg.ConfigurationError, match=r"key is 'address'; .*'ip', 'user', 'user_or_ip'"
+    ):
+        make(place, "5/minute", key="address")
+    for key in ("ip", "user", "user_or_ip", "tidegate.keys:peer"):
+        make(place, "5/minute", key=key)
 
 
 @pytest.mark.parametrize("key", [of_slowapi, len, str, functools.partial(max, "a")])

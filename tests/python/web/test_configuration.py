@@ -16,7 +16,7 @@ from servers import ask, hello
 from starlette.responses import JSONResponse
 from tidegate import asgi, wsgi
 from tidegate.fastapi import RateLimit
-from tidegate.flask import RateLimit as FlaskLimit
+from tidegate.flask import RateLimiter as FlaskLimit
 from tidegate.testing import configured
 from tidegate.web import configuration
 

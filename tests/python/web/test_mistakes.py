@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 
 import fastapi
@@ -103,7 +104,7 @@ def dependency(**options):
         (wsgi, "RateLimitMiddleware()"),
         (decorator, "rate_limit()"),
         (dependency, "RateLimit()"),
-        (tidegate.flask.RateLimit, "RateLimit()"),
+        (tidegate.flask.RateLimiter, "RateLimiter()"),
         (limiter, "of a Limiter"),
     ],
 )
@@ -128,7 +129,7 @@ def test_an_unknown_option_names_the_options_and_the_nearest(make, name, wrong, 
 
 def test_an_option_of_flask_limiter_leads_to_the_name_here():
     with pytest.raises(tg.ConfigurationError, match=r"default_limits \(here it is endpoint_limit="):
-        tidegate.flask.RateLimit(default_limits=["5/minute"])
+        tidegate.flask.RateLimiter(default_limits=["5/minute"])
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_leftover_settings_of_flask_limiter_are_logged(caplog):
     app = flask.Flask(__name__)
     app.config["RATELIMIT_STORAGE_URI"] = "redis://localhost"
     with caplog.at_level(logging.WARNING, logger="tidegate"):
-        tidegate.flask.RateLimit(app)
+        tidegate.flask.RateLimiter(app)
     (message,) = caplog.messages
     assert "RATELIMIT_STORAGE_URI, which tidegate does not read" in message
     assert "TIDEGATE_STORAGE" in message
@@ -228,6 +229,20 @@ def test_another_name_for_the_limit_of_a_dependency_is_corrected():
 
 
 def test_another_name_for_the_limit_of_a_flask_view_is_corrected():
-    limiter = tidegate.flask.RateLimit(flask.Flask("service"))
+    limiter = tidegate.flask.RateLimiter(flask.Flask("service"))
     with pytest.raises(tg.ConfigurationError, match=r"limit\(\) was called .* limt \(here it is"):
         limiter.limit(limt="5/minute")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "now"),
+    [
+        ("tidegate.fastapi", "RateLimited", "RateLimitExceeded"),
+        ("tidegate.flask", "RateLimit", "RateLimiter"),
+    ],
+)
+def test_an_earlier_name_is_refused_with_the_one_of_today(module: str, name: str, now: str) -> None:
+    with pytest.raises(AttributeError, match=f"expected {now}, which is its name now"):
+        getattr(importlib.import_module(module), name)
+    with pytest.raises(AttributeError, match=r"no attribute 'other'$"):
+        importlib.import_module(module).other  # noqa: B018

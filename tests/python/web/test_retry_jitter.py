@@ -78,11 +78,11 @@ def told_by_flask(answer):
 
 def test_jitter_applies_in_flask():
     from flask import Flask
-    from tidegate.flask import RateLimit
+    from tidegate.flask import RateLimiter
 
     app = Flask(__name__)
     app.config["TIDEGATE_RETRY_JITTER"] = lambda exact: 5
-    limiter = RateLimit(app, endpoint_limit="1/minute", clock=tg.ManualClock(NOW))
+    limiter = RateLimiter(app, endpoint_limit="1/minute", clock=tg.ManualClock(NOW))
 
     @app.get("/a")
     def usual():

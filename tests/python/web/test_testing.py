@@ -49,7 +49,7 @@ def dependency(**options):
 
 def extension(**options):
     app = flask.Flask(__name__)
-    tidegate.flask.RateLimit(app, "1/minute", **options)
+    tidegate.flask.RateLimiter(app, "1/minute", **options)
     app.get("/")(lambda: "ok")
     return app.test_client()
 

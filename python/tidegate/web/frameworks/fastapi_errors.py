@@ -11,7 +11,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.websockets import WebSocket
 
-from tidegate._errors import RateLimitExceeded, TidegateError
+from tidegate import _errors
+from tidegate._errors import TidegateError
 from tidegate.web.frameworks.starlette_exceptions import ADDS_FIELDS, OUTCOME, watch_handlers
 from tidegate.web.headers import PROBLEM_TYPE, Problems, retry_seconds
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tidegate._core import Decision
     from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["RateLimited", "answering_error", "exceeded_error", "refusal_error"]
+__all__ = ["RateLimitExceeded", "answering_error", "exceeded_error", "refusal_error"]
 
 # Servers with this extension can refuse a WebSocket with a response. Starlette uses it since
 # version 0.37.
@@ -29,22 +30,23 @@ _DENIAL = "websocket.http.response"
 _SENDS_DENIALS = hasattr(WebSocket, "send_denial_response")
 
 
-class RateLimited(HTTPException):
-    """The exception of a dependency that refuses: a 429 with `decision`.
+class RateLimitExceeded(HTTPException, _errors.RateLimitExceeded):
+    """The exception of a refused request: a tidegate.RateLimitExceeded that is a 429.
 
     The answer is a problem+json body, unless the application has a handler for this exception, for
-    429 or for HTTPException of FastAPI or Starlette. The fields are added to that handler's answer.
+    tidegate.RateLimitExceeded, for 429 or for HTTPException of FastAPI or Starlette. The fields are
+    added to that handler's answer.
     """
 
     def __init__(self, outcome: RequestDecision) -> None:
         fields = {name.decode(): value.decode() for name, value in outcome.fields()}
-        super().__init__(429, "Too Many Requests", fields)
-        self.decision = outcome.decision
+        _errors.RateLimitExceeded.__init__(self, outcome.decision)
+        HTTPException.__init__(self, 429, "Too Many Requests", fields)
         self.problem = outcome.problem()
         setattr(self, OUTCOME, outcome)
 
 
-RateLimited.__module__ = "tidegate.fastapi"  # where it is public
+RateLimitExceeded.__module__ = "tidegate.fastapi"  # where it is public
 
 
 def refusal_error(
@@ -57,9 +59,9 @@ def refusal_error(
         if not (_SENDS_DENIALS and offers_denial):
             return WebSocketException(1013, "rate limit exceeded")
     handlers, _ = scope.get("starlette.exception_handlers", ({}, {}))
-    _answer_usually(handlers, RateLimited)
+    _answer_usually(handlers, RateLimitExceeded)
     watch_handlers(scope)
-    return RateLimited(outcome)
+    return RateLimitExceeded(outcome)
 
 
 class _Exceeded(HTTPException):
@@ -73,8 +75,10 @@ class _Exceeded(HTTPException):
         self.problem = Problems([decision._limit]).encode(decision, wait)
 
 
-def exceeded_error(request: HTTPConnection, exc: RateLimitExceeded) -> Exception:
+def exceeded_error(request: HTTPConnection, exc: _errors.RateLimitExceeded) -> Exception:
     """Returns the exception that answers for `exc`: itself if the service has a handler for it."""
+    if isinstance(exc, RateLimitExceeded):
+        return exc
     handlers, _ = request.scope.get("starlette.exception_handlers", ({}, {}))
     if any(kind in handlers for kind in type(exc).__mro__ if issubclass(kind, TidegateError)):
         return exc
@@ -87,7 +91,8 @@ def _answer_usually(handlers: Any, kind: type[HTTPException]) -> None:
 
     FastAPI's own handler for HTTPException would send another body.
     """
-    general = [handlers.get(each) for each in (HTTPException, AnyHTTPException)]
+    kinds = (HTTPException, AnyHTTPException, _errors.RateLimitExceeded, TidegateError)
+    general = [handlers.get(each) for each in kinds]
     usual = (None, http_exception_handler)
     if all(getattr(handler, ADDS_FIELDS, handler) in usual for handler in general):
         handlers.setdefault(kind, _answer)
@@ -123,5 +128,5 @@ async def _send_answer(request: HTTPConnection, exc: _Answered) -> Response:
     return answer
 
 
-async def _answer(request: HTTPConnection, exc: RateLimited | _Exceeded) -> Response:
+async def _answer(request: HTTPConnection, exc: RateLimitExceeded | _Exceeded) -> Response:
     return Response(exc.problem, 429, exc.headers, PROBLEM_TYPE.decode())

@@ -34,7 +34,7 @@ _VIEWS = "tidegate.views"
 
 
 class Extension(Protocol):
-    """The settings of tidegate.flask.RateLimit for all of its applications."""
+    """The settings of tidegate.flask.RateLimiter for all of its applications."""
 
     enabled: bool
     of_blueprints: list[tuple[flask.Blueprint, PlacedLimit]]
