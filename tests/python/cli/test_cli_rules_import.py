@@ -166,8 +166,8 @@ def test_what_does_not_carry_over_is_listed(imported: Any) -> None:
     )
     assert [rule.id for rule in rules.rules] == ["a=b/c=d", "a/c", "c/a"]
     assert notes[:-2] == [
-        ":3: descriptors[0]: each '*' of the value 'foo*' stands for any text, which no condition "
-        "does; left out, with all that is nested in it",
+        ":3: descriptors[0]: each '*' of the value 'foo*' stands for any text, and no condition "
+        "does so; left out, with all that is nested in it",
         ":3: descriptors[0]: requests with a=foo* that meet none of its descriptors have no limit "
         "in Envoy; here those below 'a' apply to them",
         ":8: descriptors[1].detailed_metric: is left out: metrics are by rule",
@@ -274,3 +274,42 @@ def test_import_does_not_overwrite_what_it_reads(tmp_path: Path, capsys: Any, ki
         f"tidegate: the output {str(out)!r} is the file to import; expected another file\n"
     )
     assert path.read_text() == MESSAGES
+
+
+def test_what_changes_for_nested_limits_wildcards_and_addresses_is_said(imported: Any) -> None:
+    rules, notes = imported(
+        "domain: d\ndescriptors:\n"
+        "- key: user\n"
+        "  rate_limit: {unit: second, requests_per_unit: 5}\n"
+        "  descriptors:\n"
+        "  - {key: plan, value: gold, rate_limit: {unit: second, requests_per_unit: 50}}\n"
+        "- {key: path, value: /a*, rate_limit: {unit: second, requests_per_unit: 1}}\n"
+        "- {key: path, value: /b/*, rate_limit: {unit: second, requests_per_unit: 2}}\n"
+        "- {key: path, value: /c/*/d, rate_limit: {unit: second, requests_per_unit: 3}}\n"
+        "- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 4}}\n",
+        "--map",
+        "path=endpoint",
+    )
+    assert [rule.id for rule in rules.rules] == [
+        "user",
+        "user/plan=gold",
+        "path=/b/*",
+        "remote_address",
+    ]
+    said = "\n".join(notes)
+    assert (
+        ":4: descriptors[0].rate_limit: is in Envoy for requests with user alone; here it counts "
+        "those of its descriptors too, so the smaller of both limits holds for them" in said in said
+    )
+    for line, value in ((7, "/a*"), (9, "/c/*/d")):
+        assert (
+            f":{line}: descriptors[{line - 6}]: each '*' of the value '{value}' stands for any"
+            in said
+        )
+    assert "/b/*" not in said
+    assert "the addresses of IPv6 count by networks of 64 bits, and in Envoy one by one" in said
+    # As the note says: the user's limit holds for what is nested in it.
+    limiter = tg.Limiter(rules=rules, clock=tg.ManualClock(0))
+    allowed = [bool(limiter.check(user="1", plan="gold")) for _ in range(7)]
+    assert allowed == [True] * 5 + [False] * 2
+    assert limiter.check(endpoint="/b/x/y").limit == 2

@@ -112,6 +112,11 @@ class Imported:
         attributes = sorted(
             {name for rule in self._rules for name in rule["by"].split("+")} - {"global"}
         )
+        if "ip" in attributes:
+            self._note(
+                ("descriptors",),
+                "the addresses of IPv6 count by networks of 64 bits, and in Envoy one by one",
+            )
         if attributes:
             self._note(("descriptors",), f"the service has to give {', '.join(attributes)}")
         try:
@@ -181,13 +186,17 @@ class Imported:
         is_default_limited: bool,
     ) -> None:
         value = descriptor.get("value")
-        if isinstance(value, str) and "*" in value and not self._is_endpoint(descriptor):
-            self._note(
-                where,
-                f"each '*' of the value {value!r} stands for any text, which no condition does; "
-                "left out, with all that is nested in it",
-            )
-            return
+        if isinstance(value, str) and "*" in value:
+            is_endpoint = self._is_endpoint(descriptor)
+            if not is_endpoint or not _is_path_and_all_below(value):
+                those = "a condition on endpoints does so at the end of a path alone (/api/*)"
+                self._note(
+                    where,
+                    f"each '*' of the value {value!r} stands for any text, and "
+                    f"{those if is_endpoint else 'no condition does so'}; left out, with all that "
+                    "is nested in it",
+                )
+                return
         path = [*path, descriptor]
         for field, why in (
             ("detailed_metric", "metrics are by rule"),
@@ -204,10 +213,23 @@ class Imported:
                 "here it does, since a rule in shadow takes no limit away",
             )
         limit = descriptor.get("rate_limit")
+        self._note_nested(where, descriptor)
         # A value without a limit of its own has none; the limit of "any value" does not apply.
         if limit is not None or not has_children or (value is not None and is_default_limited):
             self._rule(where, path, limit)
         self._level((*where, "descriptors"), descriptor.get("descriptors"), path)
+
+    def _note_nested(self, where: Any, descriptor: dict[str, Any]) -> None:
+        """In Envoy the limit of the deepest descriptor that matches is the only one."""
+        limit = descriptor.get("rate_limit")
+        if not isinstance(limit, dict) or _is_set(limit, "unlimited"):
+            return
+        if _is_limited_below(descriptor):
+            self._note(
+                (*where, "rate_limit"),
+                f"is in Envoy for requests with {_shown(descriptor)} alone; here it counts those "
+                "of its descriptors too, so the smaller of both limits holds for them",
+            )
 
     def _is_endpoint(self, descriptor: dict[str, Any]) -> bool:
         return self._names.get(descriptor["key"]) == "endpoint"
@@ -274,7 +296,7 @@ class Imported:
 
     def _add_condition(self, rule: dict[str, Any], name: str, value: Any) -> None:
         text = str(value)
-        if name == "endpoint" and text.endswith("/*"):
+        if name == "endpoint" and _is_path_and_all_below(text):
             text += "*"
         if name in _FIELDS:
             rule[_FIELDS[name]] = text
@@ -344,6 +366,18 @@ def _children(descriptor: dict[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(children, list):
         return []
     return [each for each in children if isinstance(each, dict) and _is_text(each.get("key"))]
+
+
+def _is_limited_below(descriptor: dict[str, Any]) -> bool:
+    return any(
+        isinstance(each.get("rate_limit"), dict) or _is_limited_below(each)
+        for each in _children(descriptor)
+    )
+
+
+def _is_path_and_all_below(value: str) -> bool:
+    """Whether an endpoint can say so: Envoy's ``/api/*`` is ``/api/**``, at any depth."""
+    return value.startswith("/") and value.endswith("/*") and value.count("*") == 1
 
 
 def _is_text(value: Any) -> bool:
