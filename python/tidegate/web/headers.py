@@ -33,6 +33,9 @@ __all__ = [
 FieldList = list[tuple[bytes, bytes]]
 
 FAMILIES = ("x-ratelimit", "ietf")
+# The revisions of the draft by which "ietf" may be named. A later revision, with fields of another
+# form, gets a family of its own.
+_REVISIONS = {"ietf-11": "ietf"}
 # Only for rules: names the rules in shadow that would have refused the request.
 SHADOW = "shadow"
 
@@ -102,8 +105,9 @@ def extend(headers: Any, outcome: RequestDecision) -> None:
 
 
 def check_families(families: Iterable[str], *, of_rules: bool = False) -> tuple[str, ...]:
-    """Raises ConfigurationError for unknown families of fields."""
-    known = (*FAMILIES, SHADOW) if of_rules else FAMILIES
+    """Returns the families of fields, "ietf" for its revisions. Raises ConfigurationError for
+    unknown ones."""
+    known = (*FAMILIES, *_REVISIONS, *([SHADOW] if of_rules else []))
     accepted = f"expected {', '.join(map(repr, known))}, or several of them, or ()"
     if isinstance(families, str):
         families = (families,)
@@ -117,7 +121,7 @@ def check_families(families: Iterable[str], *, of_rules: bool = False) -> tuple[
             if family == SHADOW:
                 accepted += "; 'shadow' is for rules"
             raise ConfigurationError(f"the headers include {family!r}; {accepted}")
-    return chosen
+    return tuple(_REVISIONS.get(family, family) for family in chosen)
 
 
 def _problem(limit: Limit, advice: str, retry_after: str) -> bytes:

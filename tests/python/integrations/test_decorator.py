@@ -191,7 +191,7 @@ def test_websocket_routes_are_refused():
         ({"limit": "many"}, "cannot read the limit 'many'"),
         ({"limit": "5/minute", "cost": 6}, "never lets through"),
         ({"limit": "5/minute", "cost": 0}, "the cost is 0"),
-        ({"limit": "5/minute", "key": "user"}, "key is 'user'"),
+        ({"limit": "5/minute", "key": "address"}, "key is 'address'"),
         ({"limit": "5/minute", "scope": ""}, "the scope is ''"),
         ({"limit": "5/minute", "scope": 3}, "the scope is 3"),
         ({"limit": "5/minute", "headers": ["x"]}, "the headers include 'x'"),

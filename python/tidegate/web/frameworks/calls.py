@@ -19,6 +19,7 @@ from tidegate.web.frameworks.streams import (
 )
 from tidegate.web.headers import PROBLEM_TYPE, extend
 from tidegate.web.refusal import PLAIN, plain_body
+from tidegate.web.switch import switch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,8 +71,11 @@ class Call(Protocol):
         """Returns `exc` for the function to raise, with the fields if the framework allows it."""
 
 
-def adapt_call(injection: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    """Returns the framework's call of a function, and leaves the function's `kwargs`."""
+def adapt_call(
+    injection: Injection | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Call | None:
+    """Returns the framework's call of a function, and leaves the function's `kwargs`; None if the
+    function is called without a request while limits are off, as in a unit test."""
     django = sys.modules.get("django.http") if args else None
     if django is not None:
         # Methods get the request after `self`. The request of Django REST framework wraps
@@ -95,9 +99,13 @@ def adapt_call(injection: Injection | None, args: tuple[Any, ...], kwargs: dict[
     flask = sys.modules.get("flask")
     if flask is not None and flask.has_request_context():
         return _FlaskCall(flask)
+    if not switch.on:
+        return None
     raise TidegateError(
-        "a function under @rate_limit was called without a request: FastAPI, Starlette, Flask or "
-        "Django must call it (and be imported before it is decorated)"
+        "a function under @rate_limit was called without a request; expected FastAPI, Starlette, "
+        "Flask or Django, imported before it is decorated, to call it (in a unit test: "
+        "`with tidegate.testing.limits_off()`, or its `__wrapped__`; for other frameworks: "
+        "tidegate.asgi.RateLimitMiddleware and tidegate.wsgi.RateLimitMiddleware)"
     )
 
 

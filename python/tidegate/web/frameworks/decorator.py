@@ -26,6 +26,7 @@ from tidegate.web.frameworks.order_check import (
     refuse_registered,
     without_limit,
 )
+from tidegate.web.frameworks.other_frameworks import refuse_other_frameworks
 from tidegate.web.frameworks.rest_framework import refuse_api_view
 from tidegate.web.options import OptionReader, RouteOptions, of_requests
 from tidegate.web.refusal import USUAL
@@ -246,6 +247,8 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
         call = adapt_call(injection, args, kwargs)
+        if call is None:
+            return view(*args, **kwargs)
         try:
             decided = call.decided(mark)
             outcome = decided[0] if decided else check(call.request, BLOCKING)
@@ -284,9 +287,11 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
     @functools.wraps(view)
     async def limited_async(*args: Any, **kwargs: Any) -> Any:
         if injection is not None and kwargs.get(injection.request) is not None:
-            call: Call = StarletteCall(injection, kwargs)  # FastAPI's call, in one step
+            call: Call | None = StarletteCall(injection, kwargs)  # FastAPI's call, in one step
         else:
             call = adapt_call(injection, args, kwargs)
+        if call is None:
+            return await called(*args, **kwargs)
         try:
             decided = call.decided(mark)
             checked: Any = decided[0] if decided else check(call.request)
@@ -365,6 +370,7 @@ async def _refuse(call: Call, outcome: RequestDecision, function: Any, execution
 
 def _check_view(view: Any) -> None:
     check_view(view)
+    refuse_other_frameworks(view)
     refuse_api_view(view)
     inner: _Limited | None = getattr(view, MARK, None)
     if inner is not None and inner.is_of() is not view:
