@@ -90,9 +90,7 @@ end
 local function note_freeing(key, state, freeing)
   if state[3] == 0 then return end
   state[5], state[6] = entry_of(key, state, freeing)
-  if not state.behind then
-    if after(state[5], state[6], state[1], state[2]) then refuse('', 'a log', 1) end
-  end
+  if after(state[5], state[6], state[1], state[2]) then refuse('', 'a log', 1) end
 end
 
 -- The units that are owed: each has made an entry a period later, the first ones first.

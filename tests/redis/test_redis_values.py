@@ -107,6 +107,16 @@ def test_a_value_that_cannot_be_ours_is_an_error_and_stays(
     assert value_of(server, key) == value
 
 
+def test_a_log_in_no_order_locks_nobody_out(server: RedisServer) -> None:
+    soon, far = entry(int(time.time()) + 40), entry(FAR_S)
+    value = HEADER + bytes(4) + far + 3 * soon + far
+    limiter, key = hit_on(server, tg.Limit("5/minute", algorithm="sliding-log"), value)
+    decision = limiter.hit("k")
+    assert decision.degraded
+    assert decision.retry_after <= 60
+    assert value_of(server, key) == value
+
+
 @pytest.mark.parametrize("newer", [b"\x82\0", b"\x81\x80", b"\xbf\xff"])
 @pytest.mark.parametrize(
     "limit",
