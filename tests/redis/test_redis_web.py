@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +14,8 @@ from redis_server import PATIENT, RedisServer
 from tidegate.keys import peer
 from tidegate.web.execution import BLOCKING
 from tidegate.web.request_limiter import RequestLimiter
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def test_all_limits_of_a_flask_request_are_one_command(server: RedisServer) -> None:
@@ -104,3 +109,30 @@ def test_an_overridden_hit_async_is_called(server: RedisServer) -> None:
     with Counting("5/hour", storage=server.uri(PATIENT)) as limiter:
         assert asyncio.run(remaining_after(limiter)) == 4
         assert limiter.calls == 1
+
+
+ASKING = """
+from starlette.testclient import TestClient
+
+with TestClient(app) as client:
+    assert [client.get("/health").status_code for _ in range(101)] == [200] * 101
+    answers = [client.get("/tides") for _ in range(110)]
+assert {answer.status_code for answer in answers[:100]} == {200}
+refusal = next(answer for answer in answers if answer.status_code == 429)
+assert refusal.json()["error"] == "too many requests"
+assert refusal.headers["x-ratelimit-limit"] == "100"
+"""
+
+
+def test_a_service_on_redis_with_an_answer_of_its_own_needs_fourteen_lines(
+    server: RedisServer,
+) -> None:
+    pytest.importorskip("fastapi")
+    program = (EXAMPLES / "fastapi_redis.py").read_text()
+    body = program.partition('"""\n\n')[2]
+    assert len([line for line in body.splitlines() if line]) <= 14
+    before = server.calls().get("evalsha", 0)
+    # In a process of its own, since it configures all limits of a process.
+    program = program.replace("redis://localhost", server.uri()) + ASKING
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    assert server.calls()["evalsha"] - before >= 100

@@ -32,6 +32,7 @@ def test_every_example_has_a_test():
     assert names == {
         "django_app.py",
         "fastapi_app.py",
+        "fastapi_redis.py",  # tests/redis/test_redis_web.py runs it
         "flask_app.py",
         "flask_extension.py",
         "gunicorn_workers/compare.py",
