@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Union
 
-from tidegate.rules.carried import starts_anew, starts_anew_of_key
+from tidegate.rules.carried import Carried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,11 +22,12 @@ def differences(before: model.Rules, after: model.Rules) -> list[str]:
 
     Both are accepted by compile_rules(). There are no lines where the rules say the same.
     """
+    carried = Carried(before, after)
     return [
         *_plain_fields(before, after),
-        *_rules(before, after),
+        *_rules(before, after, carried),
         *_entries("cost", before.costs, after.costs),
-        *_overrides(before, after),
+        *_overrides(before, after, carried),
         *_entries("allowed", before.allow, after.allow),
         *_entries("blocked", before.block, after.block),
     ]
@@ -86,7 +87,7 @@ def _everyone(rules: model.Rules) -> dict[str, AnyRule]:
     return {rule.id: rule for rule in everyone}
 
 
-def _rules(before: model.Rules, after: model.Rules) -> Iterator[str]:
+def _rules(before: model.Rules, after: model.Rules, carried: Carried) -> Iterator[str]:
     old, new = _everyone(before), _everyone(after)
     for id, rule in old.items():
         if id not in new:
@@ -95,8 +96,8 @@ def _rules(before: model.Rules, after: model.Rules) -> Iterator[str]:
         if id not in old:
             yield f"+ rule {id}: {_shown(rule.limits)} by {_by(rule.by)}"
             continue
-        changes = list(_changes(_plain(old[id]), _plain(rule)))
-        changes += starts_anew(before, after, old[id], rule)
+        changes = [] if old[id] is rule else list(_changes(_plain(old[id]), _plain(rule)))
+        changes += carried.of_rule(old[id], rule)
         if changes:
             yield f"~ rule {id}"
             yield from (f"    {change}" for change in changes)
@@ -114,7 +115,7 @@ def _entry(entry: Any) -> str:
     return ", ".join(f"{field} {_shown(value)}" for field, value in plain.items())
 
 
-def _overrides(before: model.Rules, after: model.Rules) -> Iterator[str]:
+def _overrides(before: model.Rules, after: model.Rules, carried: Carried) -> Iterator[str]:
     old, new = ({_override(each): each for each in rules.overrides} for rules in (before, after))
     old_rules, new_rules = _everyone(before), _everyone(after)
 
@@ -122,7 +123,7 @@ def _overrides(before: model.Rules, after: model.Rules) -> Iterator[str]:
         overrides = old.get(name), new.get(name)
         rule = next(each.rule for each in overrides if each is not None)
         rules = old_rules.get(rule), new_rules.get(rule)
-        return list(starts_anew_of_key(before, after, rules, overrides))
+        return list(carried.of_key(rules, overrides))
 
     for name, override in old.items():
         if name not in new:

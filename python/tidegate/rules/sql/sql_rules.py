@@ -122,7 +122,8 @@ class SqlRules(RuleSource):
         if marks is not None and self._cache is None:
             with self._reading, contextlib.suppress(Exception):
                 self._check_that_rules_stay(self.current, rules)
-                if self._look() is not None and self._marks == marks:
+                self._look()  # None if the thread of the source has looked since the change
+                if self._marks == marks:
                     self._reached()
                     return self._accept(rules)
                 self._look_again()
