@@ -8,6 +8,7 @@ KILLS ?= 1000
 SOAK_SECONDS ?= 1800
 FLOOD_KEYS ?= 100000000
 VALUE_SECONDS ?= 600
+LOST_ROUNDS ?= 5
 MUTANTS ?= 40
 SETS ?= 10000
 REQUESTS ?= 10
@@ -32,7 +33,7 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/extension tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts
 
-.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood values chaos soak bench bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
+.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood values lost-rules chaos soak bench bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz mutants oracle campaign docs wheel clean deps-build deps-test deps-bench deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -154,6 +155,9 @@ flood: deps-test $(VENV)/.test $(VENV)/.tested  ## FLOOD_KEYS keys through a tab
 
 values: deps-test $(VENV)/.test $(VENV)/.tested  ## random stored values against every Redis script, for VALUE_SECONDS
 	$(python) tests/redis/value_fuzz.py --seconds $(VALUE_SECONDS)
+
+lost-rules: deps-test $(VENV)/.test $(VENV)/.tested  ## restore, empty, hide and damage rules under 200 checks a second
+	$(python) tests/faults/lost_rules_campaign.py --rounds $(LOST_ROUNDS)
 
 asan: deps-test $(VENV)/.build  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake --preset asan

@@ -70,6 +70,21 @@ local function tell(state, a, now_s, now_n, used, slots)
   end
 end
 
+-- Takes off the units of slots that no grant can have made: the time of those that are out is within
+-- the burst, or within as many periods as the burst that an earlier limit of the id had may span.
+local function bound(slots, a, now_s)
+  local most = tonumber(ARGV[a]) + tonumber(ARGV[a + 1]) / E9
+  if ARGV[a + 8] ~= '0' then
+    most = math.max(most, MOST_SPAN * (tonumber(ARGV[a + 9]) + tonumber(ARGV[a + 10]) / E9))
+  end
+  local unit = unit_of(a)
+  local each = unit[1] + (unit[2] + unit[3] / unit[4]) / E9
+  if each == 0 then return end
+  local units = math.floor(math.min(most, LAST_SECOND - now_s - 1) / each * 1.000001) + 1
+  slots.current = math.min(slots.current, units)
+  slots.previous = math.min(slots.previous, units - slots.current)
+end
+
 function bucket.read(key, a, now_s, now_n)
   local value = redis.call('GET', key)
   local s, n, f = 0, 0, 0
@@ -154,6 +169,7 @@ function bucket.read(key, a, now_s, now_n)
   state.before = {us, un, uf}
   if slots then
     local now = now_s * 1000000 + math.floor(now_n / 1000)
+    bound(slots, a, now_s)
     local used, left = settled(slots, now, state.before, unit_of(a))
     tell(state, a, now_s, now_n, used, left)
   end

@@ -59,7 +59,8 @@ for i = 1, count do
     p.found = OPEN
   else
     local kind, held = string.match(redis.call('GET', p.record) or '', '^([os])(%d+)$')
-    if kind then
+    -- No reservation holds more than a limit can count.
+    if kind and tonumber(held) + p.units < 9007199254740992 then
       p.held = tonumber(held)
       if kind == 's' then
         p.found = p.held == p.units and AGAIN or SETTLED

@@ -6,8 +6,8 @@
 --   and 5 of its length, microseconds, and 6 each of the units that were granted in this slot and in
 --   the one before. Without units out there are no such fields.
 local SLOTS, SLOTS_SIZE = 32, 24
--- The longest slot, microseconds.
-local LONGEST_SLOT = 3600000000
+-- The longest slot, microseconds. Leases are no longer than 10 s.
+local LONGEST_SLOT = 60000000
 
 -- Whether (s, n, f) > (S, N, F).
 local function deeper(s, n, f, S, N, F)

@@ -23,7 +23,7 @@ from tidegate.rules.sql import upgrade
 _numbers = itertools.count(1)
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
     # Debian installs the programs outside of the path, in a folder for each version.
     found = sorted(glob.glob(f"/usr/lib/postgresql/*/bin/{name}"))
     program = found[-1] if found else shutil.which(name)
@@ -56,7 +56,7 @@ class PostgresServer:
             os.chown(self.data, self._user["user"], self._user["group"])
         made = subprocess.run(
             [
-                *(_program("initdb"), "--pgdata", str(self.data), "--username", "tests"),
+                *(program("initdb"), "--pgdata", str(self.data), "--username", "tests"),
                 *("--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync"),
             ],
             cwd="/",
@@ -81,7 +81,7 @@ class PostgresServer:
         }
         self.process = processes.start(
             [
-                *(_program("postgres"), "-D", str(self.data), "-p", str(self.port)),
+                *(program("postgres"), "-D", str(self.data), "-p", str(self.port)),
                 *(part for name, value in settings.items() for part in ("-c", f"{name}={value}")),
             ],
             cwd="/",

@@ -8,6 +8,7 @@ import logging
 import os
 import sqlite3
 import stat
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 import tidegate as tg
 from polling import eventually
-from postgres_server import PostgresServer
+from postgres_server import PostgresServer, program
 from proxy import Proxy
 from rule_database import RuleDatabase
 from tidegate.rules import RulesError, RuleSet
@@ -40,6 +41,57 @@ def test_a_limiter_follows_its_database(database: RuleDatabase) -> None:
         allowed = [bool(limiter.check(user="1")) for _ in range(4)]
         assert allowed == [True, True, True, False], "what was used before counts"
         assert (source.refused, source.failures, source.last_error) == (0, 0, None)
+
+
+def restore(database: RuleDatabase, dump: Path, *options: str) -> None:
+    command = [program("pg_restore"), "--dbname", database.url, *options, str(dump)]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert made.returncode == 0, made.stderr
+
+
+def test_a_restore_takes_no_limit_away_while_it_is_under_way(
+    postgres: RuleDatabase, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    postgres.add_rule("api", "5/minute", tier="free")
+    postgres.add("rate_limit_settings", name="default_tier", value='"free"')
+    dump = tmp_path / "dump"
+    command = [program("pg_dump"), "--format=custom", f"--file={dump}", postgres.url]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    with SqlRules(postgres.url, interval=NEVER, timeout=60) as source:
+        limiter = tg.Limiter(rules=source, clock=tg.ManualClock(0))
+
+        def is_limited() -> bool:
+            source.refresh()
+            return [outcome.rule for outcome in limiter.peek(user="1").outcomes] == ["api"]
+
+        set_limit(postgres, "4/minute")
+        assert is_limited()
+        restore(postgres, dump, "--clean", "--section=pre-data")
+        assert is_limited(), "the tables are empty"
+        # It fills the tables one after the other.
+        restore(postgres, dump, "--section=data", "--table=rate_limit_rules")
+        assert is_limited(), "the rules are there, and the default tier is not"
+        assert "the tables seem to be restored at this moment: operation_costs, " in caplog.text
+        restore(postgres, dump, "--section=data", "--table=rate_limit_settings")
+        restore(postgres, dump, "--section=post-data")
+        assert is_limited()
+        assert limiter.peek(user="1").limit == 5, "the version that was restored"
+
+
+def test_a_start_within_a_restore_is_no_start_with_half_of_the_rules(
+    postgres: RuleDatabase,
+) -> None:
+    postgres.add_rule("api", "5/minute", tier="free")
+    postgres.run("DROP TRIGGER tidegate_rules_changed ON rate_limit_settings")
+    with pytest.raises(tg.StorageError, match="restored at this moment: rate_limit_settings has"):
+        SqlRules(postgres.url)
+
+
+def test_tables_that_were_made_by_hand_need_no_triggers(postgres: RuleDatabase) -> None:
+    postgres.add_rule("api", "5/minute")
+    postgres.run("DROP FUNCTION tidegate_rules_changed CASCADE")
+    with SqlRules(postgres.url) as source:
+        assert source.current.in_force == 1
 
 
 def test_many_rules_are_read_by_a_process_and_are_those_of_the_database(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 Bytes = Union[str, bytes]
@@ -34,8 +34,12 @@ def request(
     cost: int = 0,
     with_outcomes: bool = False,
     decision: bytes = b"",
+    rules: Sequence[str] = (),
 ) -> bytes:
-    """Writes a CheckRequest; with a decision a RefundRequest; with only attributes any request."""
+    """Writes a CheckRequest; with a decision a RefundRequest; with only attributes any request.
+
+    With rules, writes a ResetRequest.
+    """
     body = b"".join(
         text(1, text(1, name) + text(2, value)) for name, value in (attributes or {}).items()
     )
@@ -45,7 +49,7 @@ def request(
         body += number(3, 1)
     if decision:
         body += text(3, decision)
-    return body
+    return body + b"".join(text(2, id) for id in rules)
 
 
 def fields(message: bytes) -> dict[int, list[Any]]:

@@ -214,7 +214,10 @@ def test_a_server_that_is_back_is_asked_at_once(own_server: RedisServer, kind: s
 
 
 def test_a_server_that_only_connects_is_not_asked_ever_more_often(server: RedisServer) -> None:
-    """Each probe fails and ends its connection, and the next connection is made at once."""
+    """Each probe fails and ends its connection, and the next connection is made at once.
+
+    Nor ever more seldom: once it is well, it is asked within a second or two.
+    """
     with contextlib.closing(Proxy(server.port)) as proxy:
         uri = f"redis://127.0.0.1:{proxy.port}?{OUTAGE}"
         with tidegate.Limiter("100000/hour", storage=uri) as limiter:
@@ -228,3 +231,10 @@ def test_a_server_that_only_connects_is_not_asked_ever_more_often(server: RedisS
                 limiter.hit("k")
             # After 0, 0.1, 0.3, 0.7 and 1.5 s at most.
             assert 1 <= limiter.stats().errors - before <= 5
+
+            def is_asked_often() -> bool:
+                limiter.hit("k")
+                return limiter.stats().errors - before >= 9
+
+            # With pauses that double without a bound, the 9th comes after 25 s.
+            eventually(is_asked_often, 20, interval=0.05)

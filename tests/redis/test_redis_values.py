@@ -168,6 +168,40 @@ def test_a_bucket_far_in_the_future_is_moved_back(
     assert int(server.command("PTTL", key)[1:]) <= 3_600_010
 
 
+@pytest.mark.parametrize("units", [2**48 - 1, 10**6, 6])
+@pytest.mark.parametrize("id", [None, "rule"])
+def test_leased_units_that_no_grant_can_have_made_are_taken_off(
+    server: RedisServer, id: str | None, units: int
+) -> None:
+    """Of a burst of 5, or with an id of what an earlier limit of it may have had."""
+    finish_us, length_us = (NOW + 30) * 10**6, 10**7
+    slots = finish_us.to_bytes(7, "big") + length_us.to_bytes(5, "big")
+    value = b"\x81\x21" + five(NOW) + bytes(4) + bytes(7)
+    if id is not None:
+        value = b"\x81\x23" + value[2:] + struct.pack(">II", 5, 1)
+    value += slots + units.to_bytes(6, "big") * 2
+    limiter, key = hit_on(server, tg.Limit("5/minute", id=id), value)
+    refused = limiter.hit("k")
+    assert not refused.degraded
+    assert not refused, "units are out until the slots end"
+    assert limiter.stats().script_errors == 0
+    assert int(server.command("PTTL", key)[1:]) <= 60_000 * (100 if id else 1) + 40_000
+
+
+@pytest.mark.parametrize("record", [b"o1" + bytes([48]) * 30, b"s9007199254740993", b"o", b"x5"])
+def test_a_record_of_a_reservation_that_cannot_be_ours_is_none(
+    own_server: RedisServer, record: bytes
+) -> None:
+    with tg.Limiter("50/minute", storage=own_server.uri(PATIENT)) as limiter:
+        reservation = limiter.reserve("k", 5)
+        (key,) = (k for k in own_server.command("KEYS", "*").split(b"\r\n") if b"}:" in k)
+        own_server.command("SET", key, record)
+        with pytest.raises(tg.ReservationError):
+            reservation.commit(3)
+        assert limiter.stats().script_errors == 0
+        assert limiter.peek("k").remaining == 45
+
+
 @pytest.fixture
 def rules(server: RedisServer) -> Iterator[tg.Limiter]:
     document = {"rules": [{"id": "all", "by": ["user"], "limit": "100/hour"}]}

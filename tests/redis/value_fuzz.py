@@ -3,14 +3,17 @@
     python tests/redis/value_fuzz.py [--seconds N] [--seed N]
 
 Between calls, values are replaced by random ones: bytes, numbers, values of the right form with
-random fields, and true values that were changed. Whatever is stored, no call may raise, no script
-may fail except by saying that the value is not ours, and the server answers others all the time.
+random fields, and true values that were changed; so are the records of reservations. Hits, plans,
+reservations and leases are called, so that each script of lua/ runs. Whatever is stored, no call
+may raise, no script may fail except by saying that the value is not ours, and the server answers
+others all the time.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import random
 import socket
 import sys
@@ -34,6 +37,11 @@ if TYPE_CHECKING:
 BOUND_S = 0.1
 _FORMAT = 0x81
 _MINUTE_NS = 60_000_000_000
+
+
+# A bucket's units that are leased: the flag, and the fields after the others.
+_SLOTS = 32
+_SLOT_FIELDS = (7, 5, 6, 6)
 
 
 def _limit(text: str, algorithm: Any = "token-bucket", id: str | None = None) -> tg.Limit:
@@ -144,6 +152,8 @@ def _well_formed(rng: random.Random, kind: str) -> bytes:
     widths = rng.choice(_FIELDS[kind])
     if kind == "bucket":
         flags = {2: 0, 3: 1, 4: 5, 5: 3}[len(widths)]
+        if rng.random() < 0.3:
+            flags, widths = flags | _SLOTS, (*widths, *_SLOT_FIELDS)
     elif kind == "fixed":
         flags = len(widths) - 3
     else:  # 1: the key owes
@@ -188,7 +198,40 @@ def _value(rng: random.Random, kind: str, before: bytes) -> bytes:
     return rng.randbytes(rng.choice([1, 6, 9, 13, 16, 18, 40, 1000]))
 
 
-def _calls(rng: random.Random, limiter: tg.Limiter, limit: tg.Limit) -> list[Callable[[], Any]]:
+def _record(rng: random.Random) -> bytes:
+    """A value of a reservation, or nearly one."""
+    units = rng.choice([0, 1, 7, 2**53 - 1, 2**53, 10**18, 10**30, rng.randrange(100)])
+    texts = [b"o%d" % units, b"s%d" % units, b"o", b"o-1", b"o1.5", b"x1", b"o" + b"9" * 400, b""]
+    return rng.choice([*texts, rng.randbytes(9)])
+
+
+def _reserve(
+    rng: random.Random, limiter: tg.Limiter, redis: _Connection, kind: str, cost: int
+) -> Any:
+    """Reserves, changes what is stored, and raises or settles."""
+    reservation = limiter.reserve("k", cost, ttl=rng.choice([1, 60, 3600]))
+    for key in redis(b"KEYS", b"*"):
+        is_record = key.rpartition(b"}")[2] != b""
+        if rng.random() < 0.4:
+            before = redis(b"GET", key) or b""
+            redis(b"SET", key, _record(rng) if is_record else _value(rng, kind, before))
+    decisions: list[tg.Decision] = []
+    if reservation:
+        with contextlib.suppress(tg.ReservationError):
+            if kind != "log" and rng.random() < 0.3:
+                decisions.append(reservation.extend(rng.choice([1, cost])))
+            if rng.random() < 0.3:
+                decisions.append(limiter.commit(reservation.token, rng.choice([0, 1, cost])))
+            decisions.append(reservation.commit(rng.choice([0, 1, cost, cost * 3])))
+    for key in redis(b"KEYS", b"*"):
+        if key.rpartition(b"}")[2]:
+            redis(b"DEL", key)
+    return decisions
+
+
+def _calls(
+    rng: random.Random, limiter: tg.Limiter, limit: tg.Limit, redis: _Connection, kind: str
+) -> list[Callable[[], Any]]:
     most = min(limit.count, 50)
     cost = rng.choice([1, 1, 1, 2, most])
     calls: list[Callable[[], Any]] = [
@@ -199,6 +242,8 @@ def _calls(rng: random.Random, limiter: tg.Limiter, limit: tg.Limit) -> list[Cal
         lambda: limiter.charge("k", cost),
         lambda: limiter.refund("k", cost),
         lambda: limiter.hit_many(["k", "k"]),
+        # Often enough that a leased limiter asks for units.
+        lambda: [limiter.hit("k") for _ in range(20)],
     ]
     if limit.algorithm == "concurrency":
 
@@ -207,6 +252,13 @@ def _calls(rng: random.Random, limiter: tg.Limiter, limit: tg.Limit) -> list[Cal
                 pass
 
         calls.append(slot)
+    else:
+        calls.append(lambda: _reserve(rng, limiter, redis, kind, cost))
+    if limit.id is None:
+        # With a limit under another key: the scripts of plans.
+        other = tg.Limiter(limit, storage=limiter.storage)
+        plan = tg.Plan([other, other])
+        calls.append(lambda: [plan.hit(["k", "l"], [cost, 1])])
     return calls
 
 
@@ -227,19 +279,20 @@ def fuzz(server: RedisServer, seconds: float, seed: int, slow_s: float = BOUND_S
             end = time.monotonic() + seconds
             while time.monotonic() < end:
                 kind, limit = rng.choice(_LIMITS)
+                mode = "&mode=leased" if kind == "bucket" and rng.random() < 0.4 else ""
                 redis(b"FLUSHALL")
                 # Of its script errors a store tells the 1st, 2nd, 4th, ...: so it is used for few.
                 with tg.Limiter(
                     limit,
-                    storage=f"redis://127.0.0.1:{server.port}/0?{options}",
+                    storage=f"redis://127.0.0.1:{server.port}/0?{options}{mode}",
                     on_script_error=said.append,
                 ) as limiter:
                     limiter.hit("k")
                     (key,) = redis(b"KEYS", b"*")
                     for _ in range(20):
                         redis(b"SET", key, _value(rng, kind, redis(b"GET", key) or b""))
-                        for call in rng.sample(_calls(rng, limiter, limit), 2):
-                            _call(report, redis, limiter, key, call, said)
+                        for call in rng.sample(_calls(rng, limiter, limit, redis, kind), 2):
+                            _call(report, redis, limiter, key, call, said, mode != "")
     finally:
         watchdog.over.set()
         watchdog.join()
@@ -257,6 +310,7 @@ def _call(
     key: bytes,
     call: Callable[[], Any],
     said: list[str],
+    is_leased: bool,
 ) -> None:
     before = redis(b"GET", key)
     errors = limiter.stats().script_errors
@@ -266,8 +320,8 @@ def _call(
     failed = limiter.stats().script_errors > errors
     if failed:
         report.refused_values += 1
-        # Of two hits one may have changed it.
-        if not isinstance(answer, list) and redis(b"GET", key) != before:
+        # Of several calls one may have changed it, and a node that gives leased units back.
+        if not (isinstance(answer, list) or is_leased) and redis(b"GET", key) != before:
             report.failures.append(f"{what}: the value was changed")
     for message in said:
         if "TIDEGATE the value of a key" not in message:
@@ -286,6 +340,8 @@ def _check(report: Report, limit: tg.Limit, answer: tg.Decision, what: str) -> N
         longest = 32 * 86400
     if limit.id is not None:
         longest *= 100  # as many periods as a burst may span
+    if limit.algorithm in ("token-bucket", "leaky-bucket"):
+        longest += 2 * 60  # the slots of leased units
     if answer.retry_after > longest + 1:
         report.failures.append(f"{what}: locked out for {answer.retry_after} s")
 
@@ -295,6 +351,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     arguments = parser.parse_args()
+    logging.getLogger("tidegate").setLevel(logging.CRITICAL)  # each script error is expected
     with tempfile.TemporaryDirectory(prefix="tg") as directory:
         server = RedisServer(Path(directory))
         server.start()

@@ -380,6 +380,14 @@ void RuleLimiter::Reset(const Request& request, const Ids* only) const {
   store_->Call(Op::kReset, charged.charges);
 }
 
+std::optional<Decision> RuleLimiter::SubmitReset(const Request& request, const Ids* only,
+                                                 Store::Done done) const {
+  Charged charged;
+  ChargesToForget(request, only, &charged);
+  const auto finish = [](const Decision& decision) { return decision; };
+  return store_->Submit(Op::kReset, charged.charges, nullptr, nullptr, finish, std::move(done));
+}
+
 void RuleLimiter::Forget(const Request& request, const Ids* only) const {
   Charged charged;
   ChargesToForget(request, only, &charged);

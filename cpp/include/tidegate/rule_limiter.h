@@ -111,6 +111,9 @@ class RuleLimiter {
   // request's caller shares with no others: see SaysOfCaller().
   using Ids = std::vector<std::string>;
   virtual void Reset(const Request& request, const Ids* only = nullptr) const;
+  // The same, like Submit(); `only` need not live longer than the call.
+  std::optional<Decision> SubmitReset(const Request& request, const Ids* only,
+                                      Store::Done done) const;
   virtual void Forget(const Request& request, const Ids* only = nullptr) const;
   // StatusOf() returns what a request's keys have of the quotas that apply to it. TopUp() gives
   // extra units of one of these quotas, by its name; an empty name stands for the only quota.

@@ -24,7 +24,8 @@ struct Asked {
   int64_t cost = 1;
   bool cost_is_given = false;
   bool wants_outcomes = false;
-  std::string_view decision;  // the token of the decision to refund; empty without one
+  std::string_view decision;               // the token of the decision to refund; empty without one
+  std::vector<std::string_view> rule_ids;  // the ids of the rules to reset; empty for the caller's
 
   // Returns a view without data if the request does not have the attribute.
   std::string_view Get(std::string_view name) const;
@@ -40,6 +41,7 @@ inline constexpr size_t kMostAttributes = 64;
 inline constexpr size_t kMostNameBytes = 255;
 inline constexpr size_t kMostValueBytes = 8192;
 inline constexpr size_t kMostChecks = 1000;  // in one CheckMany
+inline constexpr size_t kMostRules = 1000;   // in one Reset
 inline constexpr int64_t kMostCost = Limit::kMaxCount;
 
 // The problem of a cost that is out of range.

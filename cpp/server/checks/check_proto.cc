@@ -68,6 +68,13 @@ std::optional<Problem> Read(Message message, pbf_reader reader, Asked* asked) {
     } else if (field == 2 && has_cost) {
       if (!is_number) return WrongType(field);
       if (auto problem = ReadCost(reader.get_int64(), asked)) return problem;
+    } else if (field == 2 && message == Message::kReset) {
+      if (!is_text) return WrongType(field);
+      asked->rule_ids.push_back(View(reader.get_view()));
+      if (asked->rule_ids.size() > kMostRules) {
+        return Problem::BadRequest(absl::StrCat("more than ", kMostRules,
+                                                " rules were given; expected at most that many"));
+      }
     } else if (field == 3 && message == Message::kCheck) {
       if (!is_number) return WrongType(field);
       // get_bool() would read beyond the end of a message that is cut off.

@@ -1,7 +1,9 @@
 #include "server/checks/other_calls.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "server/checks/caller.h"
@@ -22,18 +24,27 @@ class Change final : public Gathering {
     Expect(1);
   }
 
-  void Submit(Op op, const Asked& asked, const Decision* hit) {
-    const auto early = config_->rules->limiter().Submit(
-        op, config_->rules->RequestOf(asked.attributes), asked.cost, hit, nullptr,
-        [this](const Decision&) { Done(); });
-    config_->rules->Submitted();
-    if (early.has_value()) Done();
+  void Refund(const Asked& asked, const Decision* hit) {
+    Begun(config_->rules->limiter().Submit(Op::kRefund, config_->rules->RequestOf(asked.attributes),
+                                           asked.cost, hit, nullptr, done()));
+  }
+  void Reset(const Asked& asked, const RuleLimiter::Ids* only) {
+    Begun(config_->rules->limiter().SubmitReset(config_->rules->RequestOf(asked.attributes), only,
+                                                done()));
   }
 
  protected:
   void MakeAnswer(Answer*) override {}
 
  private:
+  Store::Done done() {
+    return [this](const Decision&) { Done(); };
+  }
+  void Begun(const std::optional<Decision>& early) {
+    config_->rules->Submitted();
+    if (early.has_value()) Done();
+  }
+
   const std::shared_ptr<const CheckConfig> config_;  // keeps the limiter alive
 };
 
@@ -77,11 +88,16 @@ class StatusCall final : public Gathering {
   std::optional<Penalty> penalty_;  // of the caller
 };
 
-bool Submit(const std::shared_ptr<const CheckConfig>& config, Op op, const Asked& asked,
-            const Decision* hit, Answer* answer, const Later& later) {
+bool RefundOf(const std::shared_ptr<const CheckConfig>& config, const Asked& asked,
+              const Decision* hit, Answer* answer, const Later& later) {
   auto* const change = new Change(config);  // deletes itself
-  change->Submit(op, asked, hit);
+  change->Refund(asked, hit);
   return change->Submitted(answer, later);
+}
+
+bool HasRule(const RuleSet& rules, std::string_view id) {
+  const auto has_id = [id](const Rule& rule) { return rule.id == id; };
+  return std::any_of(rules.rules().begin(), rules.rules().end(), has_id);
 }
 
 }  // namespace
@@ -89,7 +105,7 @@ bool Submit(const std::shared_ptr<const CheckConfig>& config, Op op, const Asked
 bool Refund(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answer* answer,
             const Later& later) {
   AddTier(*config, &asked);
-  if (asked.decision.empty()) return Submit(config, Op::kRefund, asked, nullptr, answer, later);
+  if (asked.decision.empty()) return RefundOf(config, asked, nullptr, answer, later);
   const std::optional<DecisionToken> token = DecodedToken(asked.decision);
   if (!token.has_value()) {
     AnswerProblem(Problem::BadRequest("the decision is " + ShownText(asked.decision) +
@@ -102,13 +118,25 @@ bool Refund(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answe
   // rules may change.
   const bool is_exact =
       token->hit.limits_elsewhere == 0 || token->generation == config->rules->generation();
-  return Submit(config, Op::kRefund, asked, is_exact ? &token->hit : nullptr, answer, later);
+  return RefundOf(config, asked, is_exact ? &token->hit : nullptr, answer, later);
 }
 
 bool Reset(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answer* answer,
            const Later& later) {
   AddTier(*config, &asked);
-  return Submit(config, Op::kReset, asked, nullptr, answer, later);
+  RuleLimiter::Ids only;
+  for (const std::string_view id : asked.rule_ids) {
+    if (!HasRule(config->rules->limiter().rules(), id)) {
+      AnswerProblem(Problem::BadRequest("the rule is " + ShownText(id) +
+                                        "; expected the id of a rule in force"),
+                    /*is_grpc=*/true, answer);
+      return true;
+    }
+    only.emplace_back(id);
+  }
+  auto* const change = new Change(config);  // deletes itself
+  change->Reset(asked, only.empty() ? nullptr : &only);
+  return change->Submitted(answer, later);
 }
 
 bool AnswerStatus(const std::shared_ptr<const CheckConfig>& config, bool is_grpc, Asked asked,

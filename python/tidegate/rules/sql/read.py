@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
+from tidegate._errors import StorageError
 from tidegate.rules.document import Document, as_text
 from tidegate.rules.problems import Problem, RulesError
 from tidegate.rules.sql import schema
@@ -355,7 +356,11 @@ def _is_key(key: Any) -> Any:
 
 
 def read_current(connection: Connection, source: str, known: RuleSet | None) -> Document:
-    """Like read_document() with EVERYBODY; keeps the overrides of `known` if they are the same."""
+    """Like read_document() with EVERYBODY; keeps the overrides of `known` if they are the same.
+
+    Raises StorageError while the tables are being restored, since not all of them may have rows.
+    """
+    _check_that_tables_are_whole(connection, source)
     marks = marks_of(connection)
     mark = None if marks is None else marks.overrides
     is_known = known is not None and mark is not None and known._overrides_mark == mark
@@ -363,6 +368,36 @@ def read_current(connection: Connection, source: str, known: RuleSet | None) -> 
     document.overrides_mark = mark
     document.kept = known if is_known else None
     return document
+
+
+# pg_restore makes functions first, then tables, one after the other with their rows, and triggers
+# last. Both are looked up in the snapshot of the transaction, as the rows are.
+_TABLES_WITHOUT_TRIGGER = sa.text(
+    f"""
+    SELECT c.relname FROM pg_class c
+    WHERE c.relname IN :tables AND c.relkind IN ('r', 'p') AND pg_table_is_visible(c.oid)
+    AND NOT EXISTS (
+        SELECT FROM pg_trigger t WHERE t.tgrelid = c.oid AND t.tgname = '{schema.TRIGGER}'
+    )
+    AND EXISTS (
+        SELECT FROM pg_proc p WHERE p.proname = '{schema.TRIGGER}'
+        AND p.pronamespace = c.relnamespace
+    )
+    ORDER BY c.relname
+    """
+).bindparams(sa.bindparam("tables", [table.name for table in schema.RULE_TABLES], expanding=True))
+
+
+def _check_that_tables_are_whole(connection: Connection, source: str) -> None:
+    if connection.dialect.name != "postgresql":
+        return
+    lacking = connection.execute(_TABLES_WITHOUT_TRIGGER).scalars().all()
+    if lacking:
+        raise StorageError(
+            f"{source}: the tables seem to be restored at this moment: {', '.join(lacking)} has no "
+            f"trigger {schema.TRIGGER}, though there is the function of that name; expected one on "
+            "each table of rules"
+        )
 
 
 def section_as_stored(section: str, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

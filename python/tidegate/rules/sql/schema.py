@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 __all__ = [
     "NOTIFICATIONS",
     "RULE_TABLES",
+    "TRIGGER",
     "UtcTime",
     "costs",
     "id_column",
@@ -26,6 +27,8 @@ __all__ = [
 
 # The channel on which PostgreSQL notifies of changes of RULE_TABLES.
 NOTIFICATIONS = "tidegate_rules"
+# The trigger on each of RULE_TABLES that sends them, and its function.
+TRIGGER = "tidegate_rules_changed"
 
 
 class UtcTime(sa.types.TypeDecorator[dt.datetime]):

@@ -143,6 +143,46 @@ def test_a_reset_forgets_what_was_charged() -> None:
     assert service.ask("Peek", attributes=ASK).remaining == 2
 
 
+SHARED = {
+    "rules": [
+        {"id": "user", "by": "user", "limit": "9/hour"},
+        {"id": "address", "by": "ip", "limit": "9/hour"},
+        {"id": "ceiling", "by": "global", "limit": "9/hour"},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("named", "left"),
+    [
+        ((), {"user": 9, "address": 7, "ceiling": 7}),
+        (("ceiling",), {"user": 7, "address": 7, "ceiling": 9}),
+        (("address", "user"), {"user": 9, "address": 9, "ceiling": 7}),
+    ],
+)
+def test_a_reset_keeps_counts_that_others_share_unless_their_rules_are_named(
+    named: tuple[str, ...], left: dict[str, int]
+) -> None:
+    service = Service(SHARED)
+    ask = {"user": "42", "ip": "192.0.2.1"}
+    service.ask(attributes=ask, cost=2)
+    assert service.grpc("Reset", wire.request(ask, rules=named)) == (OK, "", b"")
+    outcomes = service.ask("Peek", attributes=ask, with_outcomes=True).outcomes
+    assert {each.rule: each.remaining for each in outcomes} == left
+
+
+def test_a_reset_by_a_rule_that_is_not_there_resets_nothing() -> None:
+    service = Service(SHARED)
+    service.ask(attributes=ASK, cost=2)
+    code, said, _ = service.grpc("Reset", wire.request(ASK, rules=("user", "usr")))
+    assert code == INVALID_ARGUMENT
+    assert said == "the rule is 'usr'; expected the id of a rule in force"
+    assert service.ask("Peek", attributes={"user": "42"}).remaining == 7
+    code, said, _ = service.grpc("Reset", wire.request(ASK, rules=["user"] * 1001))
+    assert code == INVALID_ARGUMENT
+    assert said == "more than 1000 rules were given; expected at most that many"
+
+
 def test_the_status_has_the_limits_of_each_rule() -> None:
     rules = {"rules": [{"id": "a", "by": "user", "limit": ["2/minute", "9/hour"]}]}
     service = Service(rules)
