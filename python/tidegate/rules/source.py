@@ -94,6 +94,8 @@ class Source(Generic[Held]):
         """Why the last version was refused, or could not be read; None after a good one."""
         self.current: Held = self._first()
         """The rules in force."""
+        self.since: float = time.time()
+        """The Unix time at which the rules in force were put into force."""
         _sources.add(self)
 
     def _next(self) -> Held | None:
@@ -197,6 +199,7 @@ class Source(Generic[Held]):
     def _put_into_force(self, rules: Held) -> None:
         with self._notifying:
             before, self.current = self.current, rules
+            self.since = time.time()
             log.info("%s: rules %s follow %s", self, rules.digest, before.digest)
             for use in [*(limiter.use for limiter in self._limiters), *self._callbacks]:
                 try:

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from tidegate.server.state import ServiceState
+
     Counters = Callable[[], Mapping[str, int]]
 
-__all__ = ["DescriptorCounters", "ReferenceCounters", "registry_of", "render"]
+__all__ = ["DescriptorCounters", "ReferenceCounters", "StateCollector", "registry_of", "render"]
 
 # These numbers may also fall.
 _GAUGES = ("_open", "_enforced")
@@ -44,6 +46,39 @@ class _Numbers(Collector):
         for name, value in sorted(self._counters().items()):
             kind = GaugeMetricFamily if name.endswith(_GAUGES) else CounterMetricFamily
             yield kind(f"tidegate_{name}", name.replace("_", " ").capitalize() + ".", value)
+
+
+class StateCollector(Collector):
+    """The version, the start, and the state of each configuration."""
+
+    def __init__(self, state: ServiceState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily(
+            "tidegate_build_info", "The version that runs.", labels=("version",)
+        )
+        build.add_metric((self._state.version,), 1)
+        yield build
+        yield GaugeMetricFamily(
+            "tidegate_start_time_seconds", "Unix time of the start.", self._state.started
+        )
+        newest = GaugeMetricFamily(
+            "tidegate_config_newest_in_force",
+            "1 if the newest version of a configuration is in force, 0 if it was refused or cannot "
+            "be read.",
+            labels=("config",),
+        )
+        since = GaugeMetricFamily(
+            "tidegate_config_in_force_since_seconds",
+            "Unix time at which the version in force began.",
+            labels=("config",),
+        )
+        for each in self._state.configurations():
+            newest.add_metric((each.name,), int(each.problem is None))
+            since.add_metric((each.name,), each.since)
+        yield newest
+        yield since
 
 
 class _Descriptor(NamedTuple):

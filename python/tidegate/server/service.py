@@ -15,8 +15,10 @@ from tidegate.limiter.rule_limiter import RuleLimiter
 from tidegate.limiter.storage.uri import open_store, without_password
 from tidegate.rules.file import RuleFile
 from tidegate.rules.rule_set import RuleSet
+from tidegate.rules.source import RuleSource, Source
 from tidegate.server.anomalies.detector import AnomalyDetector
 from tidegate.server.anomalies.state_file import StateFile, beside_database
+from tidegate.server.certificates import CertificateWatch, files_of
 from tidegate.server.enforcement import Enforcement
 from tidegate.server.listeners import AnomalyWatch, DecisionLog, to_history, to_violations
 from tidegate.server.native import _native
@@ -24,10 +26,10 @@ from tidegate.server.quota_events import QuotaLog
 from tidegate.server.recording import Recording
 from tidegate.server.snapshots import Snapshots
 from tidegate.server.spare_memory import SpareMemory
+from tidegate.server.state import ServiceState
 from tidegate.server.telemetry import shut_down
 
 if TYPE_CHECKING:
-    from tidegate.rules.source import RuleSource
     from tidegate.server.settings import Checks, Settings, Tls
 
 __all__ = ["Service", "tls_of"]
@@ -102,6 +104,10 @@ class Service:
             # The limiter follows the source itself, before all subscribers.
             self.rules.subscribe(lambda _: self.checks.use(self.limiter._native()))
         self.envoy = self._open_envoy()
+        sources = {"rules": self.rules, "descriptors": self.envoy}
+        self.state = ServiceState(
+            {name: each for name, each in sources.items() if isinstance(each, Source)}
+        )
         self.snapshots: Snapshots | None = None
         if settings.database is not None:
             self.snapshots = Snapshots(settings.database, self.checks)
@@ -225,6 +231,10 @@ class Service:
         memory = SpareMemory()
         self._closing.callback(memory.close)
         memory.start()
+        certificates = [*files_of(checks.tls), *files_of(self.settings.admin.tls)]
+        if certificates:
+            watch = CertificateWatch(certificates, self._reload_certificates)
+            self._closing.callback(watch.close)
         self.front.start()
         self._set_ready(True)
         log.info("checks are answered at %s", self._places())
@@ -307,18 +317,24 @@ class Service:
             recent=self.recording.recent,
             counters=self.counters,
             ping=self.store.ping,
+            state=self.state,
         )
         app.mount("/", api)
 
     def _collectors(self) -> list[Any]:
         """Returns the collectors of metrics with labels."""
-        from tidegate.server.metrics import DescriptorCounters, ReferenceCounters
+        from tidegate.server.metrics import (
+            DescriptorCounters,
+            ReferenceCounters,
+            StateCollector,
+        )
 
+        state = StateCollector(self.state)
         envoy = self.settings.envoy
         if envoy is None or envoy.metrics == "none":
-            return []
+            return [state]
         kind = ReferenceCounters if envoy.metrics == "reference" else DescriptorCounters
-        return [kind(self.envoy_service.stats, envoy.named_in_metrics)]
+        return [state, kind(self.envoy_service.stats, envoy.named_in_metrics)]
 
     def _changed(self, what: str, name: str | None) -> None:
         if self.snapshots is not None:
@@ -363,14 +379,23 @@ class Service:
             self.envoy.refresh()
         if self.snapshots is not None:
             self.snapshots.refresh()
+        if self._reload_certificates():
+            log.info("the service was reloaded")
+        else:
+            log.warning("the service keeps a certificate of before; all else was read again")
+
+    def _reload_certificates(self) -> bool:
+        """Reads the certificates again. Returns whether all could be used."""
+        are_good = True
         for certificate in (self._tls, self._admin):
             if certificate is None:
                 continue
             try:
                 certificate.reload()
             except Exception as error:
+                are_good = False
                 log.error("the certificate was not replaced: %s", error)
-        log.info("the service was reloaded")
+        return are_good
 
     def stop(self) -> bool:
         """Accepts no more calls, waits for calls in flight, writes recorded data, and closes.

@@ -299,7 +299,7 @@ def test_what_changes_for_nested_limits_wildcards_and_addresses_is_said(imported
     said = "\n".join(notes)
     assert (
         ":4: descriptors[0].rate_limit: is in Envoy for requests with user alone; here it counts "
-        "those of its descriptors too, so the smaller of both limits holds for them" in said in said
+        "those of its descriptors too, so the smaller of both limits holds for them" in said
     )
     for line, value in ((7, "/a*"), (9, "/c/*/d")):
         assert (

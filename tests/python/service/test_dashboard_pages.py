@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from admin_client import Clock, add_api_rule
 from dashboard_client import HOSTILE, DashboardService, row
+from tidegate import __version__
+from tidegate.rules.file import RuleFile
+from tidegate.server.state import ServiceState
 
 PAGES = ("/", "/keys", "/key", "/rules", "/shadow", "/anomalies", "/requests", "/usage", "/quotas")
 ANY = {"If-Match": "*"}
@@ -267,3 +270,21 @@ def test_a_caller_links_to_the_requests_that_were_refused_most(
     links = re.findall(r'href="/dashboard/key\?([^"]+)"', text)
     assert links == ["user=4%262&amp;endpoint=%2Fapi%2Fposts&amp;tier=free", "ip=203.0.113.9"]
     assert "all others" in text
+
+
+def test_the_overview_shows_what_runs_and_which_rules_were_refused(
+    dashboard: DashboardService, tmp_path: Path
+) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text("rules: [{id: api, by: user, limits: 3/hour}]")
+    rules = RuleFile(path)
+    dashboard.dashboard.state = ServiceState({"rules": rules}, started=1_700_000_000)
+    page = dashboard.browser().get("/").text
+    assert f'<dt>Version</dt><dd class="small">{__version__}</dd>' in page
+    assert "2023-11-14 22:13" in page
+    assert "not in force" not in page
+    path.write_text("rules: [{id: '<b>', limits: many}]")
+    rules.refresh()
+    page = dashboard.browser().get("/").text
+    assert "The newest rules are not in force," in page
+    assert "<b>" not in page

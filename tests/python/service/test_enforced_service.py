@@ -74,7 +74,7 @@ class Running:
 
     def admin(self, method: str, path: str, **more: Any) -> httpx.Response:
         host, port = self.service.admin_address or ("", 0)
-        return httpx.request(method, f"http://{host}:{port}{path}", **more)
+        return httpx.request(method, f"http://{host}:{port}{path}", timeout=60, **more)
 
     def token(self, role: str) -> dict[str, str]:
         engine = engine_of(self.url)
@@ -282,3 +282,22 @@ def test_impossible_settings_are_refused(tmp_path: Path, wrong: str) -> None:
     path.write_text(f"anomalies: {{{wrong}}}\n")
     with pytest.raises(ConfigurationError, match="anomalies"):
         read_settings(path, {})
+
+
+def test_a_reload_says_that_a_certificate_was_refused(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def reload(self) -> None:
+            raise ValueError("no PEM")
+
+    caplog.set_level("INFO", "tidegate")
+    running.service.reload()
+    assert "the service was reloaded" in caplog.text
+    caplog.clear()
+    running.service._tls = Broken()
+    running.service.reload()
+    running.service._tls = None
+    assert "the certificate was not replaced: no PEM" in caplog.text
+    assert "the service keeps a certificate of before; all else was read again" in caplog.text
+    assert "the service was reloaded" not in caplog.text

@@ -32,6 +32,7 @@ from tidegate.server.dashboard.session import (
 )
 from tidegate.server.records.api_tokens import ROLES
 from tidegate.server.records.audit import Actor
+from tidegate.server.state import ServiceState
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -65,7 +66,8 @@ class Dashboard:
     """The data of the pages, and the sessions of visitors.
 
     `recent` returns what was recorded in the last five minutes, `counters` the numbers of the
-    service, and `ping` the reason why the storage does not answer, or None.
+    service, and `ping` the reason why the storage does not answer, or None. `state` says which
+    version and which configuration run.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Dashboard:
         recent: Callable[[], list[Recorded]],
         counters: Callable[[], dict[str, int]],
         ping: Callable[[], str | None],
+        state: ServiceState | None = None,
         clock: Callable[[], float] = time.time,
         limit: str = FAILED_ATTEMPTS,
     ) -> None:
@@ -84,6 +87,7 @@ class Dashboard:
         self.recent = recent
         self.counters = counters
         self.ping = ping
+        self.state = state or ServiceState({})
         self.clock = clock
         self.sessions = Sessions(admin.now)
         self.attempts = Attempts(limit, "tg-dashboard")

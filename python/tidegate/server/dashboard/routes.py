@@ -105,6 +105,12 @@ def _now_values(visit: Visit) -> dict[str, Any]:
         "degraded": sum(each.degraded for each in seconds),
         "in_shadow": sum(each.in_shadow for each in seconds),
         "storage_problem": dashboard.ping(),
+        "version": dashboard.state.version,
+        "started": dt.datetime.fromtimestamp(dashboard.state.started, dt.timezone.utc),
+        "configurations": [
+            (each, dt.datetime.fromtimestamp(each.since, dt.timezone.utc))
+            for each in dashboard.state.configurations()
+        ],
         "stats": stats,
         "dropped": sum(count for name, count in counters.items() if name.endswith("_dropped")),
         "anomalies": waiting,
