@@ -4,9 +4,9 @@
 --   the units used, 7 bytes. With the flag 1, for a key that owes, the window is the last one that
 --   the debt reaches, and 2 bytes follow with the code of the windows before it, which are full.
 -- ARGV, 5: period s, ns; months in a calendar window (0: the period applies);
---   count; cost.
+--   count; cost. For lease, 8 more: see given_to().
 -- State in the reply, 4: end s, ns, used, the code; all 0 if fresh.
-local fixed = {args = 5, more = 1}
+local fixed = {args = 5, more = 1, of_lease = 8}
 
 -- Days since the epoch of the first day of a month (counted from January 1970).
 -- Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms", days_from_civil.
@@ -158,6 +158,30 @@ function fixed.write(key, a, now_s, now_n, state, charge)
     value = struct.pack('>I2I5I4I7', FORMAT, es, en, used)
   end
   redis.call('SET', key, value, 'PX', life(sub(es, en, now_s, now_n)))
+end
+
+-- Applies what a node tells with its question.
+function fixed.hear(key, a, now_s, now_n, state)
+  local given = given_to(a + 5, state.es, state.en)
+  if given == 0 or state.owes or state.behind then return end
+  state.used = state.used - math.min(state.used, given)
+  state[3], state.changed = state.used, true
+  state.allowed = tonumber(ARGV[a + 4]) <= tonumber(ARGV[a + 3]) - state.used
+end
+
+-- Grants at most half of the room, unless the call was refused. Returns how many units.
+function fixed.lease(key, a, now_s, now_n, state, charged, passed)
+  local units = 0
+  if charged then state.used = state.used + tonumber(ARGV[a + 4]) end
+  if passed and not state.behind then
+    local room = math.max(0, tonumber(ARGV[a + 3]) - state.used)
+    units = math.min(tonumber(ARGV[a + 5]), math.floor(room / 2))
+    state.used = state.used + units
+  end
+  if charged or units > 0 or state.changed or state.behind then
+    fixed.write(key, a, now_s, now_n, state, false)
+  end
+  return units
 end
 
 function fixed.refund(key, a, now_s, now_n, state)

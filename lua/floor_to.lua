@@ -1,3 +1,19 @@
+-- What a node that was leased units of a window tells with its question (lua/plan.lua). A window's
+-- units are counted in it when they are granted, and are spent before it ends, so nothing else needs
+-- to be known of them. ARGV from a on, 8, the same as for a bucket: the units wanted; for how many
+-- microseconds, which is not used; and for two windows the end, microseconds, the units spent, which
+-- is not used, and the units given back.
+-- Returns the units given back to the window that ends at (es, en).
+local function given_to(a, es, en)
+  local given = 0
+  for report = a + 2, a + 5, 3 do
+    if tonumber(ARGV[report]) == es * 1000000 + math.floor(en / 1000) then
+      given = given + tonumber(ARGV[report + 2])
+    end
+  end
+  return given
+end
+
 -- The start of the window of width (ps, pn) that holds (s, n), aligned to the
 -- epoch.
 local function floor_to(s, n, ps, pn)

@@ -15,7 +15,7 @@
 --   charged if it has room; else e. Empty: none is in shadow. Then for each limit its algorithm
 --   (bucket, fixed, sliding, log, quota) and the arguments that the head of that file lists; for
 --   charge, then `more` arguments with the most that may be owed: of a bucket burst * T and that, as
---   s, ns, fraction, else units. For lease, a bucket has `of_lease` arguments more.
+--   s, ns, fraction, else units. For lease, buckets and windows have `of_lease` arguments more.
 -- Reply, all integers but the states of quotas: 1 if all limits pass, else 0 (for operations that
 --   decide nothing 1); the instant of the call, s, ns; then for each limit its state before the
 --   call, 4 numbers, 6, 8 or a text, as listed at the head of its file; and for charge and lease, for each

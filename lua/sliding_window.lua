@@ -5,9 +5,9 @@
 --   and 4 of nanoseconds; the current and the previous units, 4 bytes each. With the flag 1, for a
 --   key that owes, the window is the last one that the debt reaches, and in place of the previous
 --   units is MARK and the code of the windows before it, which are full.
--- ARGV, 4: period s, ns; count; cost (both below 2^32).
+-- ARGV, 4: period s, ns; count; cost (both below 2^32). For lease, 8 more: see given_to().
 -- State in the reply, 4: s, ns, current, previous; all 0 if fresh.
-local sliding = {args = 4, more = 1}
+local sliding = {args = 4, more = 1, of_lease = 8}
 
 -- kSlidingDebtMark.
 local MARK = 4294966784
@@ -111,8 +111,7 @@ function sliding.read(key, a, now_s, now_n)
 end
 
 -- The weight of the previous window, rounded up, is found by bisection.
-function sliding.take(key, a, now_s, now_n, state)
-  local count = tonumber(ARGV[a + 2])
+local function weight_of(a, now_s, now_n, state)
   local least, most = 0, state.previous
   while least < most do
     local middle = math.floor((least + most) / 2)
@@ -122,7 +121,13 @@ function sliding.take(key, a, now_s, now_n, state)
       least = middle + 1
     end
   end
-  local room = math.max(0, count + tonumber(ARGV[a + 4]) - state.current - least)
+  return least
+end
+
+function sliding.take(key, a, now_s, now_n, state)
+  local count = tonumber(ARGV[a + 2])
+  local weight = weight_of(a, now_s, now_n, state)
+  local room = math.max(0, count + tonumber(ARGV[a + 4]) - state.current - weight)
   local units = math.min(tonumber(ARGV[a + 3]), room)
   state.owes = state.owes or (units > 0 and state.current + units > count)
   ARGV[a + 3] = units
@@ -146,6 +151,39 @@ function sliding.write(key, a, now_s, now_n, state, charge)
   gs, gn = add(gs, gn, ps, pn)
   redis.call('SET', key, struct.pack('>I2I5I4I4I4', format, gs, gn, current, previous),
              'PX', life(sub(gs, gn, now_s, now_n)))
+end
+
+-- Applies what a node tells with its question: also of the window before, whose units count still.
+function sliding.hear(key, a, now_s, now_n, state)
+  if state.owes or state.behind then return end
+  local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
+  local es, en = add(state.ss, state.sn, ps, pn)
+  local current = math.min(state.current, given_to(a + 4, es, en))
+  local previous = math.min(state.previous, given_to(a + 4, state.ss, state.sn))
+  if current == 0 and previous == 0 then return end
+  state.current, state.previous = state.current - current, state.previous - previous
+  state.changed = true
+  state[1], state[2] = add(es, en, ps, pn)
+  state[3], state[4] = state.current, state.previous
+  local room = tonumber(ARGV[a + 2]) - state.current - tonumber(ARGV[a + 3])
+  state.allowed = fits(a, now_s, now_n, state, room)
+end
+
+-- Grants at most half of the room, unless the call was refused. Returns how many units. The weight
+-- of the window before only falls until this one ends, so each of them has room whenever it is
+-- spent.
+function sliding.lease(key, a, now_s, now_n, state, charged, passed)
+  local units, wanted = 0, tonumber(ARGV[a + 4])
+  if charged then state.current = state.current + tonumber(ARGV[a + 3]) end
+  if passed and wanted > 0 and not state.behind then
+    local room = tonumber(ARGV[a + 2]) - state.current - weight_of(a, now_s, now_n, state)
+    units = math.min(wanted, math.floor(math.max(0, room) / 2))
+    state.current = state.current + units
+  end
+  if charged or units > 0 or state.changed or state.behind then
+    sliding.write(key, a, now_s, now_n, state, false)
+  end
+  return units
 end
 
 function sliding.refund(key, a, now_s, now_n, state)

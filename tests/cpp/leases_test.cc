@@ -338,8 +338,12 @@ TEST(LeasingTest, LimitsThatGainNothingStayStrictForAReason) {
             "its burst is 19; expected 20 to 1099511627776");
   EXPECT_EQ(why({.count = 100, .period_ns = 60 * kSecond}),
             "a lease of 200000 us has less than 2 of its units");
-  EXPECT_EQ(why({.count = 1000, .period_ns = kSecond, .algorithm = Algorithm::kFixedWindow}),
-            "only token buckets are leased");
+  EXPECT_EQ(why({.count = 1000, .period_ns = kSecond, .algorithm = Algorithm::kLeakyBucket}),
+            "only token buckets and windows are leased");
+  EXPECT_EQ(why({.count = 19, .period_ns = kSecond, .algorithm = Algorithm::kFixedWindow}),
+            "its count is 19; expected 20 to 1099511627776");
+  EXPECT_EQ(why({.count = 50, .period_ns = 1'000'001, .algorithm = Algorithm::kSlidingWindow}),
+            "its window is no whole number of microseconds");
   EXPECT_EQ(why({.count = 1000, .period_ns = kSecond, .shadow = true}),
             "a limit in shadow is not leased");
 }

@@ -105,12 +105,12 @@ def test_a_cold_key_costs_what_it_costs_without_leases(server: RedisServer) -> N
 
 
 @pytest.mark.parametrize(
-    ("limit", "reason"), [("10/second", "burst"), ("100/day", "rate"), ("fixed", "algorithm")]
+    ("limit", "reason"), [("10/second", "burst"), ("100/day", "rate"), ("leaky", "algorithm")]
 )
 def test_limits_that_gain_nothing_stay_strict(server: RedisServer, limit: str, reason: str) -> None:
     uri = server.uri(f"{PATIENT}&mode=leased")
-    if limit == "fixed":
-        limiter = tg.Limiter("100000/hour", algorithm="fixed-window", storage=uri)
+    if limit == "leaky":
+        limiter = tg.Limiter("100000/hour", algorithm="leaky-bucket", storage=uri)
     else:
         limiter = tg.Limiter(limit, storage=uri)
     assert not any(limiter.hit("k").leased for _ in range(50)), reason

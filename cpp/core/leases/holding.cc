@@ -11,6 +11,12 @@ int64_t Holding::Held(int64_t now_ns) const {
   return held;
 }
 
+bool Holding::HasLeftover(int64_t now_ns) const {
+  return std::any_of(leases_.begin(), leases_.end(), [&](const Lease& lease) {
+    return lease.end_ns != 0 && lease.end_ns <= now_ns && lease.tokens > 0;
+  });
+}
+
 int64_t Holding::EndNs() const { return std::max(leases_[0].end_ns, leases_[1].end_ns); }
 
 bool Holding::Take(int64_t now_ns, int64_t cost) {
@@ -171,7 +177,8 @@ bool Keeper::IsLow(int64_t now_ns) const {
 }
 
 bool Keeper::MayAsk(int64_t now_ns) const {
-  return !holding_.asks() && now_ns >= next_ask_ns_ && Want(now_ns) > 0;
+  return !holding_.asks() && now_ns >= next_ask_ns_ &&
+         (Want(now_ns) > 0 || holding_.HasLeftover(now_ns));
 }
 
 Keeper::Course Keeper::Peek(int64_t now_ns, int64_t cost) const {

@@ -50,6 +50,8 @@ class Holding {
   bool asks() const { return asking_ != 0; }
   // The units that may be spent at `now_ns`.
   int64_t Held(int64_t now_ns) const;
+  // Whether a lease ended before all of its units were used.
+  bool HasLeftover(int64_t now_ns) const;
   // When the last lease ends; 0 if there is none.
   int64_t EndNs() const;
 
@@ -115,7 +117,8 @@ class Keeper {
   int64_t hold_cost() const { return hold_cost_; }
 
   Course Hit(int64_t now_ns, int64_t cost);
-  // A hit that neither leases nor a refusal decide: kAsk or kStrict.
+  // A hit that neither leases nor a refusal decide: kAsk or kStrict. Also asks to give back what is
+  // left of a lease that has ended.
   Course Miss(int64_t now_ns, int64_t cost);
   // A hit of which the centre decides although a lease may have the units, since it also decides of
   // other limits: kAsk if it is time to ask for more, else kStrict.

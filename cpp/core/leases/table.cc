@@ -17,6 +17,11 @@ constexpr int64_t kMostBurst = int64_t{1} << 40;  // what a value has room for, 
 constexpr int64_t kLeastUnits = 2;                // in one lease
 // A question without an answer for so long was lost with its call.
 constexpr int64_t kForgottenNs = 2'000'000'000;
+// So many sets are looked through at once, and so often at most.
+constexpr size_t kSweptSets = 64;
+constexpr int64_t kSweepNs = 2'000'000;
+// As long as a refusal by a window holds at most: units that others hold may come back.
+constexpr int64_t kLongestHoldNs = 1'000'000'000;
 
 }  // namespace
 
@@ -38,13 +43,22 @@ std::shared_ptr<const Leasing> Leasing::Of(const BoundLimit& bound, int64_t long
     if (why != nullptr) *why = std::move(reason);
     return nullptr;
   };
-  if (limit.algorithm() != Algorithm::kTokenBucket) {
-    return strict("only token buckets are leased");
+  const bool is_window = IsWindow(limit.algorithm());
+  if (limit.algorithm() != Algorithm::kTokenBucket && !is_window) {
+    return strict("only token buckets and windows are leased");
   }
   if (limit.shadow()) return strict("a limit in shadow is not leased");
-  if (limit.burst() < kLeastBurst || limit.burst() > kMostBurst) {
-    return strict(absl::StrCat("its burst is ", limit.burst(), "; expected ", kLeastBurst, " to ",
-                               kMostBurst));
+  if (limit.capacity() < kLeastBurst || limit.capacity() > kMostBurst) {
+    return strict(absl::StrCat("its ", is_window ? "count" : "burst", " is ", limit.capacity(),
+                               "; expected ", kLeastBurst, " to ", kMostBurst));
+  }
+  if (is_window) {
+    if (limit.period_ns() % kMicrosecond != 0) {
+      return strict("its window is no whole number of microseconds");
+    }
+    const Terms terms{.token = limit.period_ns(), .burst = limit.count(), .denominator = 1};
+    const int64_t length = std::min(longest_ns, limit.period_ns() / 4);
+    return std::make_shared<Leasing>(Leasing{bound, terms, length / kMicrosecond * kMicrosecond});
   }
   const int64_t length = std::min(longest_ns, limit.depth_ns() / 4) / kMicrosecond * kMicrosecond;
   const Interval least = CostInterval(limit, kLeastUnits);
@@ -117,21 +131,43 @@ Table::Entry* Table::Enter(Set& set, const Charge& charge, const Fingerprint& pr
 }
 
 void Table::GiveUp(Entry& entry) {
+  TellLater(entry, entry.keeper->GiveUp());
+  entry = Entry();
+}
+
+void Table::TellLater(const Entry& entry, const std::array<Report, 2>& reports) {
+  int64_t given = 0;
+  for (const Report& report : reports) given += report.given;
+  if (given == 0) return;
   auto asking = std::make_shared<Asking>();
   asking->leasing = entry.leasing;
   asking->print = entry.print;
-  asking->key = std::move(entry.key);
-  asking->question.reports = entry.keeper->GiveUp();
+  asking->key = entry.key;
+  asking->question.reports = reports;
   asking->is_hot = true;
   asking->has_place = false;
-  entry = Entry();
-  int64_t given = 0;
-  for (const Report& report : asking->question.reports) given += report.given;
-  if (given == 0) return;
   given_back_.fetch_add(given, std::memory_order_relaxed);
   absl::MutexLock lock(&given_up_mu_);
   given_up_.push_back(std::move(asking));
   has_given_up_.store(true, std::memory_order_relaxed);
+}
+
+void Table::Sweep() {
+  const int64_t now_ns = LeaseNowNs();
+  int64_t due_ns = next_sweep_ns_.load(std::memory_order_relaxed);
+  if (now_ns < due_ns || !next_sweep_ns_.compare_exchange_strong(due_ns, now_ns + kSweepNs)) return;
+  const size_t first = swept_.fetch_add(kSweptSets, std::memory_order_relaxed);
+  for (size_t i = first; i < first + kSweptSets; ++i) {
+    Set& set = *sets_[i % kSets];
+    absl::MutexLock lock(&set.mu);
+    for (Entry& entry : set.entries) {
+      // Units of a bucket come back by themselves; those of a window would be lost until it ends.
+      if (entry.leasing == nullptr || !IsWindow(entry.leasing->bound.limit.algorithm())) continue;
+      const Holding& holding = entry.keeper->holding();
+      if (holding.asks() || holding.EndNs() == 0 || now_ns < holding.EndNs()) continue;
+      TellLater(entry, entry.keeper->GiveUp());
+    }
+  }
 }
 
 std::shared_ptr<const Asking> Table::Begin(Entry& entry, int64_t now_ns) {
@@ -152,6 +188,9 @@ std::shared_ptr<const Asking> Table::Begin(Entry& entry, int64_t now_ns) {
 void Table::Decide(const Charge& charge, const Entry& entry, int64_t now_ns, bool allowed,
                    Decision* decision) {
   const Leasing& leasing = *entry.leasing;
+  if (IsWindow(leasing.bound.limit.algorithm())) {
+    return DecideWindow(charge, entry, now_ns, allowed, decision);
+  }
   const Terms& terms = leasing.terms;
   const int64_t passed = now_ns - entry.heard_ns;
   // What the others have used since is not known.
@@ -170,12 +209,35 @@ void Table::Decide(const Charge& charge, const Entry& entry, int64_t now_ns, boo
   decision->at_ns = entry.server_ns + passed;
 }
 
+void Table::DecideWindow(const Charge& charge, const Entry& entry, int64_t now_ns, bool allowed,
+                         Decision* decision) {
+  const Limit& limit = charge.limit->limit;
+  const int64_t held = entry.keeper->holding().Held(now_ns);
+  const int64_t at_ns = entry.server_ns + (now_ns - entry.heard_ns);
+  Decision d = tidegate::Peek(limit, WithoutHeld(limit, entry.cell, held), at_ns, charge.cost);
+  d.allowed = allowed;
+  d.behind = false;
+  d.leased = true;
+  d.at_ns = at_ns;
+  d.used_units = std::min(d.used_units, limit.count());
+  if (allowed) {
+    d.retry_after_ns = 0;
+  } else {
+    // Calls are refused as if the room beyond this were taken.
+    d.used_units = std::max(d.used_units, limit.count() - charge.cost + 1);
+    d.retry_after_ns = std::max(d.retry_after_ns, entry.keeper->hold_ns() - now_ns);
+    d.reset_after_ns = std::max(d.reset_after_ns, d.retry_after_ns);
+  }
+  *decision = d;
+}
+
 Table::Answer Table::Hit(const Charge& charge, const Fingerprint& print, Decision* decision,
                          std::shared_ptr<const Asking>* asking) {
   Set& set = SetOf(print);
   absl::MutexLock lock(&set.mu);
   // Read under the lock, after which no other call changes the lease.
   const int64_t now_ns = LeaseNowNs();
+  NoteSweep(now_ns);
   Entry* const entry = Find(set, charge, print, now_ns);
   if (entry == nullptr || entry->heard_ns == 0 || IsBeyond(charge)) return Answer::kUnknown;
   const Keeper::Course course = entry->keeper->Peek(now_ns, charge.cost);
@@ -260,11 +322,20 @@ void Table::Hear(const Asking& asking, const Heard& heard) {
     if (entry.leasing != asking.leasing || !(entry.print == asking.print)) continue;
     const Terms& terms = entry.leasing->terms;
     Keeper::Heard told;
-    told.granted = {heard.granted, heard.level.slots.end_ns, entry.leasing->length_ns};
+    if (heard.window.has_value()) {
+      const int64_t left_ns = heard.window->end_ns - heard.now_ns;
+      told.granted = {heard.granted, heard.window->end_ns,
+                      std::min(entry.leasing->length_ns, left_ns)};
+      entry.cell = heard.window->cell;
+    } else {
+      told.granted = {heard.granted, heard.level.slots.end_ns, entry.leasing->length_ns};
+    }
     told.allowed = heard.allowed;
     told.cost = heard.cost;
-    told.wait_ns = heard.wait_ns;
-    told.room = Room(terms, heard.level);
+    told.wait_ns = heard.window.has_value()
+                       ? std::min(heard.wait_ns, std::max(kLongestHoldNs, entry.leasing->length_ns))
+                       : heard.wait_ns;
+    told.room = heard.window.has_value() ? heard.window->room : Room(terms, heard.level);
     told.burst = terms.burst;
     told.random = static_cast<uint32_t>(
         (static_cast<uint64_t>(now_ns) ^ asking.print.lo) * 0x9e3779b97f4a7c15 >> 32);
@@ -302,6 +373,7 @@ int64_t Table::HeldFor(const Charge& charge, const Fingerprint& print) {
 }
 
 std::vector<std::shared_ptr<const Asking>> Table::TakeGivenUp() {
+  Sweep();
   absl::MutexLock lock(&given_up_mu_);
   has_given_up_.store(false, std::memory_order_relaxed);
   return std::exchange(given_up_, {});

@@ -23,6 +23,7 @@
 #include "absl/types/span.h"
 #include "leases/centre.h"
 #include "leases/holding.h"
+#include "leases/windows.h"
 #include "tidegate/decision.h"
 #include "tidegate/fingerprint.h"
 #include "tidegate/store.h"
@@ -94,16 +95,18 @@ class Table {
     bool allowed = true;
     int64_t cost = 0;
     int64_t granted = 0;
-    int64_t now_ns = 0;   // the server's
-    Level level;          // afterwards, at now_ns
-    int64_t wait_ns = 0;  // if the call was refused
+    int64_t now_ns = 0;                                // the server's
+    Level level;                                       // afterwards, at now_ns, of a bucket
+    std::optional<WindowLevel> window = std::nullopt;  // or of a window
+    int64_t wait_ns = 0;                               // if the call was refused
   };
   void Hear(const Asking& asking, const Heard& heard);
   void Lose(const Asking& asking);
   // Until when calls of this cost are refused here, from now on; 0 if they are not.
   int64_t HeldFor(const Charge& charge, const Fingerprint& print);
 
-  // What to tell the centre of keys that lost their place, or of all.
+  // What to tell the centre of keys that lost their place, and of windows of which units are held
+  // that nobody used in time; or of all keys.
   std::vector<std::shared_ptr<const Asking>> TakeGivenUp();
   std::vector<std::shared_ptr<const Asking>> GiveUpAll();
   bool has_given_up() const { return has_given_up_.load(std::memory_order_relaxed); }
@@ -129,6 +132,7 @@ class Table {
     int64_t heard_ns = 0;   // of the last answer; 0: none yet
     int64_t server_ns = 0;  // the server's clock then
     int64_t known_ns = 0;   // how far ahead the bucket was then, with what was granted
+    CellState cell;         // the state of the window then, with the same
   };
   struct Set {
     absl::Mutex mu;
@@ -143,10 +147,21 @@ class Table {
   Entry* Find(Set& set, const Charge& charge, const Fingerprint& print, int64_t now_ns);
   Entry* Enter(Set& set, const Charge& charge, const Fingerprint& print, int64_t now_ns);
   // Whether the call can never pass, which only the store says.
-  static bool IsBeyond(const Charge& charge) { return charge.cost > charge.limit->limit.burst(); }
+  static bool IsBeyond(const Charge& charge) {
+    return charge.cost > charge.limit->limit.capacity();
+  }
   // Whether the key was hit within its lease; notes this hit.
   bool WasSeen(const Fingerprint& print, int64_t now_ns, int64_t length_ns);
   void GiveUp(Entry& entry);
+  void TellLater(const Entry& entry, const std::array<Report, 2>& reports);
+  // Gives back what is left of leases of windows in some of the sets, if that is due.
+  void Sweep();
+  // Has TakeGivenUp() be called, outside of the locks, if it is.
+  void NoteSweep(int64_t now_ns) {
+    if (now_ns >= next_sweep_ns_.load(std::memory_order_relaxed)) {
+      has_given_up_.store(true, std::memory_order_relaxed);
+    }
+  }
   std::shared_ptr<const Asking> Begin(Entry& entry, int64_t now_ns);
   // The places of the limits that this process knows enough of to decide a call; none if one of
   // them is not decided so. `passes`: whether leases have all units.
@@ -162,6 +177,8 @@ class Table {
   static std::shared_ptr<const Asking> Alone();
   static void Decide(const Charge& charge, const Entry& entry, int64_t now_ns, bool allowed,
                      Decision* decision);
+  static void DecideWindow(const Charge& charge, const Entry& entry, int64_t now_ns, bool allowed,
+                           Decision* decision);
 
   std::array<std::unique_ptr<Set>, kSets> sets_ = MakeSets();
   static std::array<std::unique_ptr<Set>, kSets> MakeSets();
@@ -170,6 +187,8 @@ class Table {
   absl::Mutex given_up_mu_;
   std::vector<std::shared_ptr<const Asking>> given_up_;
   std::atomic<bool> has_given_up_{false};
+  std::atomic<int64_t> next_sweep_ns_{0};
+  std::atomic<size_t> swept_{0};  // sets
   std::atomic<int64_t> decided_{0};
   std::atomic<int64_t> questions_{0};
   std::atomic<int64_t> granted_{0};

@@ -60,6 +60,7 @@ Table::Answer Table::HitAll(absl::Span<const Charge> plan, absl::Span<const Fing
   const Locked locked(*this, prints);
   // Read under all locks: one instant for all limits.
   const int64_t now_ns = LeaseNowNs();
+  NoteSweep(now_ns);
   bool passes = false;
   const Entries entries = Deciding(plan, prints, now_ns, &passes);
   if (entries.empty()) return Answer::kUnknown;

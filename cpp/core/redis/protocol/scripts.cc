@@ -162,6 +162,7 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
                                   : limit.count() + 1;
   words->Add(std::min(charge.cost, most));
   if (part == 3) words->AddInstant(request.admitted_ns);
+  if (part != 3 && IsLease(request)) AppendQuestion(words, request, charge);
   if (IsOfUsed(request)) words->Add(debt);
 }
 
@@ -345,8 +346,7 @@ std::string Scripts::Command(const Request& request, Form form, bool by_text) co
   for (const Charge& charge : request.plan) words.Add(RedisKey(*charge.limit, charge.key));
   words.Add(IsLease(request) ? std::string_view("lease") : request.op);
   if (request.server_time) {
-    words.Add("");
-    words.Add("");
+    for (int i = 0; i < 2; ++i) words.Add("");
   } else {
     words.AddInstant(request.now_ns);
   }

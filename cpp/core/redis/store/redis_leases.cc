@@ -193,6 +193,15 @@ absl::Status RedisStore::HearLeases(absl::Span<const std::shared_ptr<const lease
   return status;
 }
 
+namespace {
+
+absl::Status GrantedDifferently(const leases::Asking& asking, leases::Table* table) {
+  table->Lose(asking);
+  return absl::InternalError("the script and the core leased differently");
+}
+
+}  // namespace
+
 absl::Status RedisStore::HearLease(const leases::Asking& asking, const Charge& charge,
                                    const redis::Answer& answer, size_t index) {
   leases::Table& table = leases_->Get();
@@ -204,6 +213,15 @@ absl::Status RedisStore::HearLease(const leases::Asking& asking, const Charge& c
   heard.cost = charge.cost;
   heard.granted = answer.granted.empty() ? 0 : answer.granted[index];
   heard.now_ns = answer.now_ns;
+  if (const Limit& limit = charge.limit->limit; leases::IsWindow(limit.algorithm())) {
+    heard.window =
+        leases::LeaseWindow(limit, *redis::Scripts::Steppable(charge, answer, index), answer.now_ns,
+                            charge.cost, answer.allowed, asking.question.want);
+    if (!heard.allowed) heard.wait_ns = heard.window->wait_ns;
+    if (heard.window->granted != heard.granted) return GrantedDifferently(asking, &table);
+    table.Hear(asking, heard);
+    return absl::OkStatus();
+  }
   const auto level = redis::LevelOf(charge, answer, index);
   heard.level = level.value_or(leases::Level());
   leases::Settle(terms, answer.now_ns, &heard.level);
@@ -218,10 +236,7 @@ absl::Status RedisStore::HearLease(const leases::Asking& asking, const Charge& c
   leases::ChargeUnits(terms, charge.cost, &heard.level);
   const int64_t granted = leases::Grant(terms, answer.now_ns, asking.question.want,
                                         asking.leasing->length_ns, &heard.level);
-  if (level.has_value() && granted != heard.granted) {
-    table.Lose(asking);
-    return absl::InternalError("the script and the core leased differently");
-  }
+  if (level.has_value() && granted != heard.granted) return GrantedDifferently(asking, &table);
   table.Hear(asking, heard);
   return absl::OkStatus();
 }
