@@ -53,6 +53,9 @@ import tidegate
 for path in Path(tidegate.__file__).parent.glob("*/*.so"):
     importlib.util.module_from_spec(importlib.util.spec_from_file_location(path.name.partition(".")[0], path))
 
+server = Path(tidegate.__file__).parent / "server"
+if list(server.glob("_native*")):
+    assert (server / "proto/tidegate/v1/ratelimit.proto").is_file()
 limiter = tidegate.Limiter("3/minute", clock=tidegate.ManualClock())
 assert [limiter.allow("key") for _ in range(4)] == [True, True, True, False]
 assert limiter.hit("key").retry_after == 20.0

@@ -155,6 +155,7 @@ def test_markup_that_only_sphinx_knows_is_found() -> None:
     ("page", "language", "source"),
     [
         ("reference/cpp.md", "cpp", "tests/cpp/consumer/main.cc"),
+        ("reference/grpc.md", "protobuf", "proto/tidegate/v1/ratelimit.proto"),
         ("service/checks.md", "nginx", "examples/nginx/nginx.conf"),
     ],
 )
