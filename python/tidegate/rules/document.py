@@ -46,6 +46,8 @@ class Document:
         self.kept: Any = None
         """None, or the RuleSet whose overrides the document has instead of those of `data`."""
         self.overrides_mark: object = None
+        # Of all tables that a document in a database was read from.
+        self.marks: Any = None
         """Differs after each change of the overrides in their place; None if it is not known."""
         self._line_of = line_of
         self.skipped: tuple[Problem, ...] = ()

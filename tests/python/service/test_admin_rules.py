@@ -10,7 +10,7 @@ from admin_client import API_RULE, AdminService, add_api_rule
 from tidegate.rules import rule_set
 from tidegate.rules.sql import SqlRules, stored_rules
 from tidegate.rules.sql import read as read_module
-from tidegate.server.admin import rule_edits
+from tidegate.server.admin import database, rule_edits
 
 RULES = "/ratelimit/rules"
 DOCUMENT = "/ratelimit/document"
@@ -115,6 +115,35 @@ def test_one_of_two_concurrent_changes_is_refused(any_service: AdminService) -> 
     for thread in threads:
         thread.join()
     assert sorted(statuses) == [200, 412, 412, 412]
+
+
+def test_a_change_that_another_overtakes_is_proposed_again(
+    any_service: AdminService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_api_rule(any_service)
+    other = {"rules": [{"id": "other", "by": "ip", "limits": "1/minute"}]}
+    assert any_service.ask("POST", RULES, other).is_success
+    overtaken: list[str] = []
+    begin = database.begin_change
+
+    def begin_later(connection: Any, *, of_rules: bool) -> None:
+        if of_rules and overtaken:
+            any_service.run(overtaken.pop())
+        begin(connection, of_rules=of_rules)
+
+    monkeypatch.setattr(database, "begin_change", begin_later)
+    seen = {"If-Match": f'"{_rule(any_service, "api")["etag"]}"'}
+    overtaken.append("UPDATE rate_limit_rules SET limits = '5/minute' WHERE rule_id = 'other'")
+    done = any_service.ask("PUT", f"{RULES}/api", {**API_RULE, "limits": "9/minute"}, headers=seen)
+    assert (done.status_code, overtaken) == (200, [])
+    assert _rule(any_service, "other")["limits"] == ["5/minute"]
+    assert any_service.limiter.peek(ip="192.0.2.1").limit == 5
+    assert any_service.ask("GET", RULES).json()["etag"] == done.json()["etag"]
+    seen = {"If-Match": f'"{_rule(any_service, "api")["etag"]}"'}
+    overtaken.append("UPDATE rate_limit_rules SET limits = '8/minute' WHERE rule_id = 'api'")
+    late = any_service.ask("PUT", f"{RULES}/api", {**API_RULE, "limits": "7/minute"}, headers=seen)
+    assert (late.status_code, overtaken) == (412, [])
+    assert _rule(any_service, "api")["limits"] == ["8/minute"]
 
 
 def test_a_rule_keeps_its_place_when_it_changes(service: AdminService) -> None:

@@ -366,6 +366,7 @@ def read_current(connection: Connection, source: str, known: RuleSet | None) -> 
     is_known = known is not None and mark is not None and known._overrides_mark == mark
     document = read_document(connection, source, NOBODY if is_known else EVERYBODY)
     document.overrides_mark = mark
+    document.marks = marks
     document.kept = known if is_known else None
     return document
 

@@ -14,6 +14,7 @@ from tidegate.rules.rule_set import RuleSet
 from tidegate.rules.sql import schema
 from tidegate.rules.sql.read import (
     NOBODY,
+    marks_of,
     read_current,
     read_document,
     rule_id_of,
@@ -22,7 +23,14 @@ from tidegate.rules.sql.read import (
 if TYPE_CHECKING:
     from tidegate.rules import model
 
-__all__ = ["StoredRules", "begin_change", "compiled_model", "etag_of", "rows_of_rules"]
+__all__ = [
+    "StoredRules",
+    "begin_change",
+    "commits_of_others",
+    "compiled_model",
+    "etag_of",
+    "rows_of_rules",
+]
 
 # The values of columns that nobody has set.
 _UNSAID = {
@@ -42,6 +50,13 @@ def begin_change(connection: sa.Connection, *, of_rules: bool) -> None:
     elif of_rules:
         names = ", ".join(table.name for table in schema.RULE_TABLES)
         connection.exec_driver_sql(f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE")
+
+
+def commits_of_others(connection: sa.Connection) -> object:
+    """Returns a value that another connection's commit to an SQLite changes; else None."""
+    if connection.dialect.name != "sqlite":
+        return None
+    return connection.exec_driver_sql("PRAGMA data_version").scalar()
 
 
 def etag_of(value: Any) -> str:
@@ -104,6 +119,11 @@ class StoredRules:
         self.plain = _plain(document.data)
         """Returns the document without overrides, which versions keep."""
         self.etag = etag_of(self.plain)
+
+    def are_still_in(self, connection: sa.Connection) -> bool:
+        """Whether the tables have not changed since current() read them."""
+        marks = self.document.marks
+        return marks is not None and marks_of(connection) == marks
 
     def rule(self, id: str) -> dict[str, Any] | None:
         """Returns the fields of a rule as a document has them."""

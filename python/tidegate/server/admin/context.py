@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import logging
-from typing import TYPE_CHECKING, Annotated, Any, Callable, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Callable, Optional, TypeVar
 
 from fastapi import Depends, Header, Query, Request
 from fastapi.routing import APIRoute
 from pydantic import StringConstraints
 
 from tidegate.rules.sql.sql_rules import SqlRules
-from tidegate.rules.sql.stored_rules import StoredRules
+from tidegate.rules.sql.stored_rules import StoredRules, commits_of_others
 from tidegate.server.admin.authentication import ACTOR
 from tidegate.server.admin.problems import ProblemError
 from tidegate.server.recording import caller_named
@@ -22,6 +22,7 @@ from tidegate.server.records.audit import Actor
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
+    import sqlalchemy as sa
     from starlette.responses import Response
 
     from tidegate.limiter.rule_limiter import RuleLimiter
@@ -44,6 +45,7 @@ __all__ = [
 log = logging.getLogger("tidegate")
 
 _ROLE = "x-tidegate-role"
+Changed = TypeVar("Changed")
 
 
 class Admin:
@@ -112,29 +114,55 @@ class Admin:
                 409, f"the rules come from {self.rules!r:.200}; expected a change in that place"
             )
 
-    @contextlib.contextmanager
-    def change_of_rules(self, actor: Actor) -> Iterator[tuple[Change, StoredRules]]:
-        """Opens a change with the rules that it changes, and follows it when it is committed.
+    def change_rules(
+        self, actor: Actor, propose: Callable[[StoredRules], Callable[[Change], Changed]]
+    ) -> Changed:
+        """Changes the rules, and follows the change. Returns what its write returns.
 
-        Raises ProblemError unless the rules in force come from the database, and RulesError if
-        those of the tables are not accepted.
+        `propose` is called with the rules of the tables and returns what writes the change. Both
+        happens before the database is locked, and once more if somebody else changes the rules
+        until then. Raises what `propose` raises, ProblemError unless the rules in force come from
+        the database, and RulesError if those of the tables are not accepted.
         """
-        with self.any_change_of_rules(actor) as change:
-            name = self.database.name
-            yield change, StoredRules.current(change.connection, name, change.known)
+        name = self.database.name
+        seen: list[Any] = []
+
+        def look(connection: sa.Connection) -> None:
+            commits = commits_of_others(connection)
+            stored = StoredRules.current(connection, name, self._in_hand())
+            seen[:] = commits, stored, propose(stored)
+
+        with self.any_change_of_rules(actor, look) as change:
+            commits, stored, write = seen
+            now = commits_of_others(change.connection)
+            is_same = now is not None and now == commits
+            if not (is_same or stored.are_still_in(change.connection)):
+                write = propose(StoredRules.current(change.connection, name, change.known))
+            changed: Changed = write(change)
+        return changed
 
     @contextlib.contextmanager
-    def any_change_of_rules(self, actor: Actor) -> Iterator[Change]:
-        """Like change_of_rules(), even if the rules of the tables are not accepted."""
+    def any_change_of_rules(
+        self, actor: Actor, look: Optional[Callable[[sa.Connection], object]] = None
+    ) -> Iterator[Change]:
+        """Opens a change of rules, and follows it, even if those of the tables are not accepted.
+
+        `look` is that of AdminDatabase.change().
+        """
         self.check_own_rules()
+        known = self._in_hand()
+        with self.database.change(actor, of_rules=True, known=known, look=look) as change:
+            yield change
+        self.rules_changed(change)
+
+    def _in_hand(self) -> Optional[RuleSet]:
+        """Returns the rules of this process, which may be those of the tables."""
         known = self._known
         if isinstance(self.rules, SqlRules):
             current = self.rules.current
             # The ETag of the set that was written is known, that of one that was read is not.
             known = known if known is not None and known.digest == current.digest else current
-        with self.database.change(actor, of_rules=True, known=known) as change:
-            yield change
-        self.rules_changed(change)
+        return known
 
     def rules_changed(self, change: Optional[Change] = None) -> None:
         """Makes this process follow a change of rules that was committed."""

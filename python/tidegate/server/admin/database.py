@@ -101,12 +101,25 @@ class AdminDatabase:
 
     @contextlib.contextmanager
     def change(
-        self, actor: Actor, *, of_rules: bool = False, known: RuleSet | None = None
+        self,
+        actor: Actor,
+        *,
+        of_rules: bool = False,
+        known: RuleSet | None = None,
+        look: Callable[[sa.Connection], object] | None = None,
     ) -> Iterator[Change]:
-        """Opens a change, undone if the block raises. Changes of rules are made one at a time."""
+        """Opens a change, undone if the block raises. Changes of rules are made one at a time.
+
+        `look` is called before the change begins, and reads on the same connection.
+        """
         # The compiler has the same timeout, and takes long for very many overrides.
         timeout = max(self._timeout, _LONGEST_CHANGE) if of_rules else self._timeout
         with self.connect(timeout) as connection:
+            if look is not None:
+                if connection.dialect.name == "sqlite":
+                    connection.exec_driver_sql("BEGIN")
+                look(connection)
+                connection.rollback()
             begin_change(connection, of_rules=of_rules)
             yield Change(connection, actor, self._now(), known)
             connection.commit()

@@ -61,15 +61,17 @@ def add_entry(
     id = entry.get("id")
     if not isinstance(id, str) or not id or "/" in id:
         raise ProblemError(422, f"id is {id!a:.80}; expected the id of the entry, without a slash")
-    with admin.change_of_rules(actor) as (change, stored):
+
+    def propose(stored: StoredRules) -> Any:
         known = stored.plain.get(name, [])
         if any(each.get("id") == id for each in known):
             raise ProblemError(409, f"the list has an entry {id!a:.120}; expected another id")
         given: Any = {(name, len(known)): ()}
-        action = f"{name}.add"
         return save_entries(
-            change, stored, name, [*known, entry], given, action=action, comment=comment
+            stored, name, [*known, entry], given, action=f"{name}.add", comment=comment
         )
+
+    return admin.change_rules(actor, propose)
 
 
 @router.delete("/lists/{name}/{id}", openapi_extra=role("operator"), response_model=ChangedRules)
@@ -77,13 +79,15 @@ def delete_entry(
     admin: TheAdmin, actor: AnActor, name: ListName, id: str, comment: Comment = None
 ) -> Any:
     """Removes an entry from a list."""
-    with admin.change_of_rules(actor) as (change, stored):
+
+    def propose(stored: StoredRules) -> Any:
         known = stored.plain.get(name, [])
         kept = [each for each in known if each.get("id") != id]
         if len(kept) == len(known):
             raise ProblemError(404, f"the list has no entry {id!a:.120}")
-        action = f"{name}.delete"
-        return save_entries(change, stored, name, kept, {}, action=action, comment=comment)
+        return save_entries(stored, name, kept, {}, action=f"{name}.delete", comment=comment)
+
+    return admin.change_rules(actor, propose)
 
 
 @router.get("/costs", openapi_extra=role("viewer"), response_model=Entries)
@@ -121,8 +125,12 @@ def _replace(
     if_match: Optional[str],
     comment: Optional[str],
 ) -> ChangedRules:
-    with admin.change_of_rules(actor) as (change, stored):
+
+    def propose(stored: StoredRules) -> Any:
         check_if_match(if_match, etag_of(stored.plain.get(field, [])), is_required=True)
         given: Any = {(field, i): (i,) for i in range(len(entries))}
         action = f"{field}.replace"
-        return save_entries(change, stored, field, entries, given, action=action, comment=comment)
+        return save_entries(stored, field, entries, given, action=action, comment=comment)
+
+    replaced: ChangedRules = admin.change_rules(actor, propose)
+    return replaced

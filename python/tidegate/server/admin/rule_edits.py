@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate.rules.compile import Compiled, StaleOverridesError, compile_rules, validate
 from tidegate.rules.diff import differences
@@ -24,6 +24,7 @@ from tidegate.server.records.rule_versions import keep_what_others_wrote, put_in
 
 if TYPE_CHECKING:
     from tidegate.rules import model
+    from tidegate.rules.sql.read import Marks
     from tidegate.server.admin.database import Change
 
     Where = tuple[str | int, ...]
@@ -59,9 +60,9 @@ class Proposal(Document):
 
 
 def save_rules(
-    change: Change, stored: StoredRules, rules: dict[str, tuple[Fields, Where]], comment: str | None
-) -> tuple[ChangedRules, StoredRules]:
-    """Adds rules, or replaces those that have the same ids.
+    stored: StoredRules, rules: dict[str, tuple[Fields, Where]], comment: str | None
+) -> Callable[[Change], tuple[ChangedRules, StoredRules]]:
+    """Adds rules, or replaces those that have the same ids. Returns what writes them.
 
     `rules` maps each id to the rule's fields and its place in the request. Raises RulesError.
     """
@@ -79,34 +80,44 @@ def save_rules(
             data.append(fields)
         given["rules", places[id]] = where
     proposed, compiled = _accepted(stored, "rules", data, given)
-    keep_what_others_wrote(change.connection, stored.plain, change.now)
-    rows = rows_of_rules(change.connection)
-    for id in rules:
-        write_rule(change.connection, proposed.rules[places[id]], rows.get(id, []))
     for id in rules:
         (data[places[id]],) = section_as_stored(
             "rules", rows_as_written("rules", [proposed.rules[places[id]]])
         )
-    done, after = _put_part_into_force(change, comment, stored, "rules", data, proposed, compiled)
-    for id in rules:
-        action = "rule.create" if id in created else "rule.update"
-        change.record(action, f"rule:{id}", before=stored.rule(id), after=after.rule(id))
-    return done.model_copy(update={"created": created, "updated": updated}), after
+    part = _Part(stored, "rules", data, proposed, compiled)
+
+    def write(change: Change) -> tuple[ChangedRules, StoredRules]:
+        keep_what_others_wrote(change.connection, stored.plain, change.now)
+        rows = rows_of_rules(change.connection)
+        for id in rules:
+            write_rule(change.connection, proposed.rules[places[id]], rows.get(id, []))
+        done, after = part.put_into_force(change, comment)
+        for id in rules:
+            action = "rule.create" if id in created else "rule.update"
+            change.record(action, f"rule:{id}", before=stored.rule(id), after=after.rule(id))
+        return done.model_copy(update={"created": created, "updated": updated}), after
+
+    return write
 
 
-def remove_rule(change: Change, stored: StoredRules, id: str, comment: str | None) -> ChangedRules:
-    """Deletes a rule. Raises RulesError if something else needs it."""
+def remove_rule(
+    stored: StoredRules, id: str, comment: str | None
+) -> Callable[[Change], ChangedRules]:
+    """Deletes a rule. Returns what writes that. Raises RulesError if something else needs it."""
     data = [rule for rule in stored.document.data.get("rules", []) if rule["id"] != id]
-    proposed, compiled = _accepted(stored, "rules", data, {})
-    keep_what_others_wrote(change.connection, stored.plain, change.now)
-    delete_rule(change.connection, rows_of_rules(change.connection)[id])
-    done, _ = _put_part_into_force(change, comment, stored, "rules", data, proposed, compiled)
-    change.record("rule.delete", f"rule:{id}", before=stored.rule(id))
-    return done.model_copy(update={"deleted": [id]})
+    part = _Part(stored, "rules", data, *_accepted(stored, "rules", data, {}))
+
+    def write(change: Change) -> ChangedRules:
+        keep_what_others_wrote(change.connection, stored.plain, change.now)
+        delete_rule(change.connection, rows_of_rules(change.connection)[id])
+        done, _ = part.put_into_force(change, comment)
+        change.record("rule.delete", f"rule:{id}", before=stored.rule(id))
+        return done.model_copy(update={"deleted": [id]})
+
+    return write
 
 
 def save_entries(
-    change: Change,
     stored: StoredRules,
     field: str,
     entries: list[Fields],
@@ -114,20 +125,25 @@ def save_entries(
     *,
     action: str,
     comment: str | None,
-) -> ChangedRules:
-    """Replaces the entries of `allow`, `block` or `costs`. Raises RulesError.
+) -> Callable[[Change], ChangedRules]:
+    """Replaces the entries of `allow`, `block` or `costs`. Returns what writes them.
 
-    `given` maps the places of new entries in the document to their places in the request.
+    `given` maps the places of new entries in the document to their places in the request. Raises
+    RulesError.
     """
     proposed, compiled = _accepted(stored, field, entries, given)
-    keep_what_others_wrote(change.connection, stored.plain, change.now)
-    write = write_costs if field == "costs" else write_lists
-    write(change.connection, proposed)
     written = section_as_stored(field, rows_as_written(field, getattr(proposed, field)))
-    done, after = _put_part_into_force(change, comment, stored, field, written, proposed, compiled)
-    before = stored.plain.get(field, [])
-    change.record(action, field, before=before, after=after.plain.get(field, []))
-    return done
+    part = _Part(stored, field, written, proposed, compiled)
+
+    def write(change: Change) -> ChangedRules:
+        keep_what_others_wrote(change.connection, stored.plain, change.now)
+        (write_costs if field == "costs" else write_lists)(change.connection, proposed)
+        done, after = part.put_into_force(change, comment)
+        before = stored.plain.get(field, [])
+        change.record(action, field, before=before, after=after.plain.get(field, []))
+        return done
+
+    return write
 
 
 def put_document(
@@ -148,7 +164,7 @@ def put_document(
         keep_what_others_wrote(change.connection, stored.plain, change.now)
     write_document(change.connection, rules, with_overrides=with_overrides)
     written = StoredRules.current(change.connection, source, change.known)
-    done = _put_into_force(change, comment, stored, written)
+    done = _put_into_force(change, comment, written, _changes(stored, written))
     before = None if stored is None else {"etag": stored.etag}
     after = {"etag": done.etag, "version": done.version, "changes": done.changes}
     change.record(action, target, before=before, after=after)
@@ -183,49 +199,85 @@ def _accepted(
         return rules, None
 
 
-def _put_part_into_force(
-    change: Change,
-    comment: str | None,
+class _Part:
+    """A list of the rules in force, `field`, that is replaced by what a read would return."""
+
+    def __init__(
+        self,
+        before: StoredRules,
+        field: str,
+        written: list[Fields],
+        proposed: model.Rules,
+        compiled: Compiled | None,
+    ) -> None:
+        self._before = before
+        # None if the overrides must be read again once the part is written.
+        self._after: StoredRules | None = None
+        self._changes: list[str] = []
+        if compiled is not None:
+            self._after = _with_part(before, field, written, proposed, compiled)
+            self._changes = _changes(before, self._after)
+
+    def put_into_force(
+        self, change: Change, comment: str | None
+    ) -> tuple[ChangedRules, StoredRules]:
+        """Adds a version, once the part is written. The overrides are those that were read."""
+        before, after, changes = self._before, self._after, self._changes
+        if after is None:
+            after = StoredRules.current(change.connection, before.document.source)
+            changes = _changes(before, after)
+        known = before.document.marks
+        return _put_into_force(change, comment, after, changes, known), after
+
+
+def _with_part(
     before: StoredRules,
     field: str,
     written: list[Fields],
     proposed: model.Rules,
-    compiled: Compiled | None,
-) -> tuple[ChangedRules, StoredRules]:
-    """Adds a version in which the list `field` is `written`, as a read would return it."""
+    compiled: Compiled,
+) -> StoredRules:
     source = before.document.source
-    if compiled is None:
-        after = StoredRules.current(change.connection, source)
-    else:
-        document = Document({**before.document.data, field: written}, source, lambda where: None)
-        document.data.pop("overrides", None)
-        document.kept = before.rule_set
-        document.overrides_mark = before.document.overrides_mark
-        # Items are compared as they are written: the request may say the same in other words.
-        same = before.document.data.get(field, [])
-        known = getattr(before.model, field)
-        changed = [i for i, item in enumerate(written) if i >= len(same) or item != same[i]]
-        part = Document({field: [written[i] for i in changed]}, source, lambda where: None)
-        items = list(known[: len(written)]) + [None] * (len(written) - len(known))
-        for i, item in zip(changed, getattr(validate(part), field)):
-            items[i] = item
-        rules = proposed.model_copy(update={field: items})
-        after = StoredRules.accepted(document, rules, RuleSet._of(document, rules, compiled))
-    return _put_into_force(change, comment, before, after), after
+    document = Document({**before.document.data, field: written}, source, lambda where: None)
+    document.data.pop("overrides", None)
+    document.kept = before.rule_set
+    document.overrides_mark = before.document.overrides_mark
+    # Items are compared as they are written: the request may say the same in other words.
+    same = before.document.data.get(field, [])
+    known = getattr(before.model, field)
+    changed = [i for i, item in enumerate(written) if i >= len(same) or item != same[i]]
+    part = Document({field: [written[i] for i in changed]}, source, lambda where: None)
+    items = list(known[: len(written)]) + [None] * (len(written) - len(known))
+    for i, item in zip(changed, getattr(validate(part), field)):
+        items[i] = item
+    rules = proposed.model_copy(update={field: items})
+    return StoredRules.accepted(document, rules, RuleSet._of(document, rules, compiled))
+
+
+def _changes(before: StoredRules | None, after: StoredRules) -> list[str]:
+    if before is None:
+        return []
+    # If the overrides stay, they are not among the fields.
+    old, new = before.model, after.model
+    if not (old.overrides and new.overrides):
+        old = old.model_copy(update={"overrides": []})
+        new = new.model_copy(update={"overrides": []})
+    return differences(old, new)[:_MOST_CHANGES]
 
 
 def _put_into_force(
-    change: Change, comment: str | None, before: StoredRules | None, after: StoredRules
+    change: Change,
+    comment: str | None,
+    after: StoredRules,
+    changes: list[str],
+    known: Marks | None = None,
 ) -> ChangedRules:
-    """Adds what was written as a version, and leaves it to be adopted after the commit."""
+    """Adds what was written as a version, and leaves it to be adopted after the commit.
+
+    `known` are the marks of an instant since which no override has changed.
+    """
     version = put_into_force(
         change.connection, after.plain, change.actor.name[:255], comment, change.now
     )
-    change.adopts(after.rule_set, marks_of(change.connection))
-    # If the overrides stay, they are not among the fields.
-    old, new = (None if before is None else before.model), after.model
-    if old is not None and not (old.overrides and new.overrides):
-        old = old.model_copy(update={"overrides": []})
-        new = new.model_copy(update={"overrides": []})
-    changes = [] if old is None else differences(old, new)[:_MOST_CHANGES]
+    change.adopts(after.rule_set, marks_of(change.connection, known))
     return ChangedRules(version=version, etag=after.etag, changes=changes)

@@ -113,13 +113,16 @@ def add_rules(
     comment: Comment = None,
 ) -> Any:
     """Adds rules, or sets the limits of a tier at endpoints."""
-    with admin.change_of_rules(actor) as (change, stored):
+
+    def propose(stored: StoredRules) -> Any:
         check_if_match(if_match, stored.etag, is_required=False)
         rules: dict[str, Any] = {}
         for i, item in enumerate(new.rules):
             fields = _fields_of(stored, rules, item, new.tier, i)
             rules[fields["id"]] = (fields, ("rules", i))
-        done, _ = save_rules(change, stored, rules, comment)
+        return save_rules(stored, rules, comment)
+
+    done, _ = admin.change_rules(actor, propose)
     response.headers["ETag"] = f'"{done.etag}"'
     return done
 
@@ -187,10 +190,12 @@ def change_rule(
     """Replaces a rule. `If-Match` is the rule's own `etag`."""
     if rule.get("id", rule_id) != rule_id:
         raise ProblemError(422, f"id is {rule['id']!a:.120}; expected {rule_id!a}, as in the path")
-    with admin.change_of_rules(actor) as (change, stored):
-        before = _known(stored, rule_id)
-        check_if_match(if_match, etag_of(before), is_required=True)
-        done, after = save_rules(change, stored, {rule_id: ({**rule, "id": rule_id}, ())}, comment)
+
+    def propose(stored: StoredRules) -> Any:
+        check_if_match(if_match, etag_of(_known(stored, rule_id)), is_required=True)
+        return save_rules(stored, {rule_id: ({**rule, "id": rule_id}, ())}, comment)
+
+    done, after = admin.change_rules(actor, propose)
     response.headers["ETag"] = f'"{etag_of(after.rule(rule_id))}"'
     return done
 
@@ -204,9 +209,12 @@ def delete_rule(
     comment: Comment = None,
 ) -> Any:
     """Deletes a rule, for all tiers."""
-    with admin.change_of_rules(actor) as (change, stored):
+
+    def propose(stored: StoredRules) -> Any:
         check_if_match(if_match, etag_of(_known(stored, rule_id)), is_required=False)
-        return remove_rule(change, stored, rule_id, comment)
+        return remove_rule(stored, rule_id, comment)
+
+    return admin.change_rules(actor, propose)
 
 
 def _known(stored: StoredRules, id: str) -> dict[str, Any]:
