@@ -327,6 +327,10 @@ class _Compiler:
         for i, text in enumerate(texts):
             place = where if isinstance(given, str) else (*where, i)
             parts = [part for part in text.replace("|", ";").replace(",", ";").split(";") if part]
+            if UNLIMITED in (part.strip() for part in parts):
+                message = "has 'unlimited' beside a limit; expected it alone, or limits alone"
+                self.problems.append(self.document.problem(place, message))
+                continue
             for part in parts or [text]:
                 limit = self.limit(place, part.strip(), algorithm, shadow)
                 if limit is not None:

@@ -153,8 +153,23 @@ Percentage = Annotated[
     BeforeValidator(_as_percentage),
     WithJsonSchema({"type": "string", "pattern": "^[0-9]{1,3} ?%$"}),
 ]
+
+
+def _unlimited_as_written(given: Any) -> Any:
+    """Returns `given` without spaces around "unlimited", as those around limits mean nothing."""
+    if isinstance(given, str):
+        return UNLIMITED if given.strip() == UNLIMITED else given
+    if isinstance(given, list):
+        return [_unlimited_as_written(each) if isinstance(each, str) else each for each in given]
+    if isinstance(given, dict):
+        return {tier: _unlimited_as_written(each) for tier, each in given.items()}
+    return given
+
+
 # A limit, several limits, or the limits of each tier; "unlimited" for no limit.
-Limits = Union[str, list[str], dict[str, Union[str, list[str]]]]
+Limits = Annotated[
+    Union[str, list[str], dict[str, Union[str, list[str]]]], BeforeValidator(_unlimited_as_written)
+]
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
@@ -270,7 +285,7 @@ class Override(_Fields):
         description="The value of the attribute that the rule counts by; if there are several, a "
         "mapping of each to its value."
     )
-    limits: Union[str, list[str]]
+    limits: Annotated[Union[str, list[str]], BeforeValidator(_unlimited_as_written)]
     begin: Begin = None
     until: End = None
     reason: str = ""

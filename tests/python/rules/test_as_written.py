@@ -76,3 +76,21 @@ def test_cases_are_of_users_as_written(tmp_path: Path) -> None:
         "cases: [{requests: [{user: 0123, times: 0x2, expect: refused}]}]"
     )
     assert main(["rules", "test", *(str(tmp_path / f"{n}.yaml") for n in ("rules", "cases"))]) == 0
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [" unlimited ", ["unlimited\n"], {"free": "\tunlimited", "*": "1/hour"}, {"*": ["unlimited "]}],
+)
+def test_spaces_around_unlimited_mean_nothing(limits: object) -> None:
+    rule = {"id": "a", "by": "user", "limits": limits}
+    overrides = [{"rule": "a", "key": "other", "limits": "unlimited "}]
+    limiter = Limiter(rules=RuleSet({"rules": [rule], "overrides": overrides}))
+    assert limiter.check(user="1", tier="free").outcomes == ()
+    assert limiter.check(user="other", tier="gold").outcomes == ()
+
+
+@pytest.mark.parametrize("limits", ["unlimited; 1/minute", ["unlimited", "1/minute"]])
+def test_unlimited_beside_a_limit_is_refused(limits: object) -> None:
+    with pytest.raises(RulesError, match="has 'unlimited' beside a limit; expected it alone"):
+        RuleSet({"rules": [{"id": "a", "by": "user", "limits": limits}]})
