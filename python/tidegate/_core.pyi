@@ -179,11 +179,8 @@ class Limit:
     def __hash__(self) -> int: ...
 
 class HeaderFields:
-    """Templates of the rate-limit header fields; see fields_for() in web/headers.py.
-
-    Immutable. `limiter` is the limiter whose clock gives the time. `ietf` says whether
-    RateLimit-Policy and RateLimit are sent.
-    """
+    """Templates of the rate-limit header fields; see fields_for() in web/headers.py. Immutable.
+    The clock of `limiter` gives the time. `ietf`: whether RateLimit-Policy and RateLimit are sent."""
 
     def __init__(
         self, limiter: Limiter | RuleLimiter, limits: Sequence[Limit], x_ratelimit: bool, ietf: bool
@@ -192,11 +189,13 @@ class HeaderFields:
 def policy_member(limit: Limit) -> bytes:
     """Returns the member of RateLimit-Policy for `limit`."""
 
-class KeyChecker:  # see python/bindings/web/checker.cc
+class KeyChecker:
+    """Charges a request by its key, in one call; see python/bindings/web/checker.cc."""
     def __new__(cls, *of: Any) -> Self: ...
     def __call__(self, request: Any, key: str | bytes | None, cost: int, /) -> Any: ...
 
 class RuleChecker:
+    """The same by rules."""
     def __new__(cls, *of: Any) -> Self: ...
     def __call__(self, request: Any, cost: int, attributes: dict[str, Any] | None, /) -> Any: ...
 

@@ -85,8 +85,7 @@ def test_several_nodes_admit_the_count_of_a_window_and_no_more(
 def test_a_refusal_says_when_the_window_has_room(server: RedisServer, algorithm: Algorithm) -> None:
     limit = limit_of(algorithm)
     limiter = node(server, limit)
-    while limiter.allow("k"):
-        pass
+    assert sum(limiter.allow("k") for _ in range(2 * COUNT)) <= COUNT
     refused = [limiter.hit("k") for _ in range(20)]
     assert not any(refused)
     assert any(decision.leased for decision in refused)

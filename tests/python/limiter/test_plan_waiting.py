@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 import pytest
 import tidegate as tg
-from polling import eventually
+from polling import eventually, eventually_async
 from tidegate.limiter.loops import AsyncBridge
 
 SECOND = 1_000_000_000
@@ -207,8 +207,7 @@ def test_a_slot_wakes_the_caller_that_waits_for_its_place(waits: bool) -> None:
     async def main() -> None:
         async with model.plan.slot(["u", "m"]):
             later = asyncio.ensure_future(model.plan.acquire_async(["v", "m"], timeout=1000))
-            while model.waiting() < 2:
-                await asyncio.sleep(0)
+            await eventually_async(lambda: model.waiting() == 2)
         assert (await later).allowed
 
     asyncio.run(main())
@@ -235,8 +234,7 @@ def test_a_cancelled_task_leaves_all_queues_and_holds_no_place() -> None:
 
     async def main() -> None:
         task = asyncio.ensure_future(model.plan.acquire_async(["u", "m"], timeout=None))
-        while model.waiting() < 2:
-            await asyncio.sleep(0)
+        await eventually_async(lambda: model.waiting() == 2)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

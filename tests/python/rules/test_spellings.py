@@ -156,7 +156,7 @@ def test_an_attribute_without_a_value_in_many_requests_is_named(
     rule = {"id": "a", "by": "user", "limit": "1/hour"}
     app = made(rule, attributes={"user": lambda scope: None})
     for _ in range(1000):
-        app._request_limiter._read({"type": "http", "path": "/", "method": "GET"})
+        app._request_limiter._read({"type": "http", "path": "/", "method": "GET"}, {})
     assert caplog.text.count("the attribute user had no value in 1000 requests") == 1
 
 

@@ -255,7 +255,7 @@ def test_a_limiter_or_a_store_can_be_given():
         ({"limit": "1/s", "limiter": tg.Limiter("1/s")}, "expected limiter= without"),
         ({"limiter": tg.Limiter("1/s"), "capacity": 5}, "expected limiter= without"),
         ({"limiter": "1/s"}, "expected a tidegate.Limiter"),
-        ({"limit": "1/s", "key": "ip"}, "key is 'ip' of type str"),
+        ({"limit": "1/s", "key": "nobody"}, "the key is 'nobody'; expected"),
         ({"limit": "1/s", "cost": 0}, "the cost is 0"),
         ({"limit": "1/s", "cost": True}, "the cost is True of type bool"),
         ({"limit": "1/s", "cost": 2}, "never lets through"),
