@@ -180,7 +180,7 @@ class Limit:
 
 class HeaderFields:
     """Templates of the rate-limit header fields; see fields_for() in web/headers.py. Immutable.
-    The clock of `limiter` gives the time. `ietf`: whether RateLimit-Policy and RateLimit are sent."""
+    The clock of `limiter` gives the time. `ietf` adds RateLimit-Policy and RateLimit."""
 
     def __init__(
         self, limiter: Limiter | RuleLimiter, limits: Sequence[Limit], x_ratelimit: bool, ietf: bool

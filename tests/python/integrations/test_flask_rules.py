@@ -320,7 +320,7 @@ async def later_user(request):
         ({"rules": RULES, "tiers": 5}, "the tiers are 5"),
         ({"rules": RULES, "violations": "no.such:name"}, "cannot be imported"),
         ({"rules": RULES, "load": 5}, "the load is 5"),
-        ({"rules": RULES, "headers": ["shadows"]}, "expected 'x-ratelimit', 'ietf', 'ietf-11', 'shadow'"),
+        ({"rules": RULES, "headers": ["shadows"]}, "'ietf-11', 'shadow'"),
     ],
 )
 def test_mistakes_raise_at_construction(options, message):

@@ -267,7 +267,7 @@ def test_wsgi_middleware_decides_by_rules() -> None:
         ({"rules": RuleSet(API), "violations": 5}, "expected tidegate.rules.violations"),
         ({"rules": RuleSet(API), "load": 5}, "expected tidegate.load"),
         ({"limiter": tg.Limiter(rules=RuleSet(API)), "load": 5}, "expected limiter= without"),
-        ({"rules": RuleSet(API), "headers": ["shadows"]}, "expected 'x-ratelimit', 'ietf', 'ietf-11', 'shad"),
+        ({"rules": RuleSet(API), "headers": ["shadows"]}, "'ietf-11', 'shad"),
         ({"limit": "1/s", "headers": ["shadow"]}, "'shadow' is for rules"),
         ({"rules": RuleSet(API), "messages": "1/s"}, "expected attributes="),
     ],
