@@ -286,8 +286,8 @@ bench: deps-test $(VENV)/.build  ## measure, in C++ and against peers from PyPI
 .PHONY: bench-python
 bench-python: released_and := --config-settings=cmake.define.TIDEGATE_BUILD_BENCHMARKS=ON
 bench-python: $(VENV)/.package
-	$(pip) -r benchmarks/requirements.txt
-	set -e; for benchmark in call memory import rate rules logs replay recommend sliding_error what_if redis shm server stall asgi check web; do \
+	$(pip) -r benchmarks/requirements.txt -r tests/requirements.txt
+	set -e; for benchmark in call memory import rate rules logs replay recommend sliding_error what_if redis shm server stall asgi check web admin_change; do \
 	  $(python) benchmarks/python/bench_$$benchmark.py; \
 	done
 

@@ -81,9 +81,9 @@ def refusing() -> Any:
     return RateLimitMiddleware(bare(), limit="1/hour")
 
 
-def five_headers() -> Any:
+def five_headers(app: Any = None) -> Any:
     """A wrapper that sends as many fields, which it knows beforehand, to time the sending alone."""
-    app = bare()
+    app = app or bare()
     fields = [(b"x-ratelimit-%d" % number, b"a value of 26 characters..") for number in range(5)]
 
     async def wrapper(scope: Any, receive: Any, send: Any) -> None:
@@ -173,6 +173,10 @@ def empty_dependency() -> Any:
         return {"hello": "world"}
 
     return app
+
+
+def empty_dependency_headers() -> Any:
+    return five_headers(empty_dependency())
 
 
 def slowapi_middleware(**options: Any) -> Any:
@@ -273,6 +277,7 @@ SUBJECTS: dict[str, tuple[Callable[[], Any], str]] = {
     _REFUSING: (refusing, "tidegate"),
     "five fixed headers": (five_headers, "fastapi"),
     "empty dependency": (empty_dependency, "fastapi"),
+    "empty dependency, five fixed headers": (empty_dependency_headers, "fastapi"),
     "slowapi middleware": (slowapi_middleware, "slowapi"),
     "slowapi decorator": (slowapi_decorator, "slowapi"),
     "fastapi-limiter": (fastapi_limiter, "fastapi_limiter"),
@@ -389,6 +394,14 @@ def added_targets(figures: dict[str, dict[str, float]]) -> list[harness.Target]:
     ]
 
 
+# What the limiter at a place may take of the time of an application that does as much there without
+# a limit: it sends as many fields, or has a dependency.
+BESIDE = {
+    "tidegate middleware": ("five fixed headers", 1.1),
+    "tidegate Depends": ("empty dependency, five fixed headers", 1.1),
+}
+
+
 def figures_of(rates: dict[str, list[float]], name: str) -> dict[str, float]:
     """Medians over the rounds; a share is relative to the bare application in the same round."""
     found = rates[name]
@@ -461,6 +474,11 @@ def main() -> None:
     if by_rules and by_one:
         share = statistics.median(a / b for a, b in zip(by_rules, by_one, strict=True))
         targets.append(harness.Target("tidegate middleware: rules over one limit", share, 0.95))
+    for name, (other, most) in BESIDE.items():
+        if {name, other} <= rates.keys():
+            ratio = statistics.median(b / a for a, b in zip(rates[name], rates[other], strict=True))
+            what = f"a request: {name} over {other}"
+            targets.append(harness.Target(what, ratio, most, at_least=False))
     targets += added_targets(figures)
     harness.print_targets(targets)
     harness.write_json(options.json, "web", figures)
