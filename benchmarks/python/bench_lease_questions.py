@@ -4,7 +4,7 @@
 
 Starts a redis-server of its own on a free port. Several limiters of one process, each with a store
 of its own, are the nodes of a fleet. Calls arrive at random instants, at a given rate, and go to
-the nodes by lot. A strict bucket in Python, at the same instants, says what strict mode would admit.
+the nodes by lot. A strict bucket in Python says what strict mode would admit at these instants.
 """
 
 from __future__ import annotations
