@@ -40,9 +40,9 @@ def route_path(request: Any) -> str:
 def _path_in(routes: Any, scope: dict[str, Any]) -> str | None:
     """Returns the path of the first of `routes` that answers, as a router chooses it."""
     partial: Any = None
+    # FastAPI notes in here which router it looks at.
+    tried = {**scope, "fastapi": dict(scope.get("fastapi") or {})}
     for route in routes:
-        # FastAPI notes what it finds in here.
-        tried = {**scope, "fastapi": dict(scope.get("fastapi") or {})}
         match, child = route.matches(tried)
         if match.value == _FULL:
             return _path_of_route(route, {**scope, **child})
