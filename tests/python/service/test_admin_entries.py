@@ -109,3 +109,27 @@ def test_the_settings_in_effect_have_no_password(tmp_path: Path, service: AdminS
     assert service.ask("GET", "/settings", role="operator").json() == shown
     service.app.state.admin.settings = None
     assert service.ask("GET", "/settings", role="operator").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"networks": ["0.0.0.0/0"]},
+        {"networks": ["10.0.0.0/8", "128.0.0.0/1"]},
+        {"networks": ["::/0"], "methods": ["GET"]},
+        {"endpoints": ["/a", "**"], "reason": "launch"},
+        {"methods": ["GET"]},
+    ],
+)
+@pytest.mark.parametrize("path", [ALLOW, BLOCK])
+def test_an_entry_for_everybody_needs_an_admin(
+    service: AdminService, path: str, entry: dict[str, object]
+) -> None:
+    refused = service.ask("POST", path, {"id": "all", **entry}, role="operator")
+    assert refused.status_code == 403
+    assert "the entry is for everybody; expected a user, an endpoint" in refused.json()["detail"]
+    assert service.ask("GET", path).json()["entries"] == []
+    made = service.ask("POST", path, {"id": "all", **entry})
+    assert made.status_code == 201, made.text
+    one = {"id": "one", **entry, "user": "42"}
+    assert service.ask("POST", path, one, role="operator").status_code == 201

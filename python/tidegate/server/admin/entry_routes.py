@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated, Any, Literal, Optional
 
 from fastapi import APIRouter, Body, Response
@@ -27,6 +28,8 @@ router = APIRouter(route_class=AdminRoute, prefix="/v1/admin/ratelimit", tags=["
 
 ListName = Literal["allow", "block"]
 _MOST_ENTRIES = 10_000
+# The bits of the widest networks that a provider or a company has.
+_NARROW = {4: 8, 6: 19}
 _ENTRY = {"id": "abuse", "user": "42", "reason": "scrapes"}
 _COST = {"endpoints": ["/search/**"], "cost": 10}
 AnEntry = Annotated[dict[str, Any], Body(examples=[_ENTRY])]
@@ -57,10 +60,16 @@ def replace_list(
 def add_entry(
     admin: TheAdmin, actor: AnActor, name: ListName, entry: AnEntry, comment: Comment = None
 ) -> Any:
-    """Adds an entry. Its `id` serves to remove it."""
+    """Adds an entry, whose `id` serves to remove it. One for everybody needs the role admin."""
     id = entry.get("id")
     if not isinstance(id, str) or not id or "/" in id:
         raise ProblemError(422, f"id is {id!a:.80}; expected the id of the entry, without a slash")
+    if actor.role != "admin" and _is_for_everybody(entry):
+        raise ProblemError(
+            403,
+            "the entry is for everybody; expected a user, an endpoint or a smaller network, or a "
+            "token with the role admin",
+        )
 
     def propose(stored: StoredRules) -> Any:
         known = stored.plain.get(name, [])
@@ -106,6 +115,31 @@ def replace_costs(
 ) -> Any:
     """Replaces the costs of all operations."""
     return _replace(admin, actor, "costs", costs, if_match, comment)
+
+
+def _is_for_everybody(entry: dict[str, Any]) -> bool:
+    """Whether no condition of the entry tells callers or endpoints apart."""
+    asked = {name for name, value in entry.items() if value not in (None, "", [], {})}
+    asked -= {"id", "reason", "begin", "until", "method", "methods"}
+    for name in ("endpoint", "endpoints"):
+        if any(each in ("**", "/**") for each in _listed(entry.get(name))):
+            asked.discard(name)
+    for name in ("ip", "network", "networks"):
+        if any(_is_wide(each) for each in _listed(entry.get(name))):
+            asked.discard(name)
+    return not asked
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _is_wide(text: Any) -> bool:
+    try:
+        network = ipaddress.ip_network(str(text), strict=False)
+    except ValueError:  # the rules say what is wrong with it
+        return False
+    return network.prefixlen < _NARROW[network.version]
 
 
 def _read(admin: Admin, response: Response, field: str) -> dict[str, Any]:
