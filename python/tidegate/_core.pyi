@@ -4,12 +4,14 @@ Calls hold the GIL for steps of tens of nanoseconds, and release it while they w
 class is safe to use from many threads and after `fork()`.
 """
 
+from asyncio import AbstractEventLoop, Future
 from collections.abc import Awaitable, Iterable, Sequence
-from datetime import timedelta
-from typing import Any, Callable, Final, Literal, final, overload
+from typing import Any, Callable, Final, final, overload
 
 from typing_extensions import Self
 
+from tidegate._stubs.limits import Decision as Decision
+from tidegate._stubs.limits import Limit as Limit
 from tidegate.types import Algorithm
 
 _Attributes = dict[str, Any]
@@ -40,147 +42,12 @@ FOUND_SETTLED: Final[int]
 FOUND_OTHER: Final[int]
 FOUND_NO_ANSWER: Final[int]
 
-@final
-class Decision:
-    """The answer to a call; truthy if the call may pass.
-
-    Immutable. Attributes are computed when they are read.
-    """
-
-    @property
-    def allowed(self) -> bool:
-        """Whether the call may pass."""
-    @property
-    def limit(self) -> int:
-        """Capacity of the limit that binds: the limit that refused with the longest wait, else the
-        limit with the least room left."""
-    @property
-    def remaining(self) -> int:
-        """Whole units left now, from 0 up."""
-    @property
-    def retry_after(self) -> float:
-        """Seconds after which the same call would pass, never early; 0.0 when allowed, inf
-        if it never can (a cost beyond the capacity)."""
-    @property
-    def reset_after(self) -> float:
-        """Seconds until the key is full again."""
-    @property
-    def delay(self) -> float:
-        """Seconds that the caller of a leaky bucket should wait before proceeding; else 0.0."""
-    @property
-    def rule(self) -> str | None:
-        """Name of the limit that binds, or id of its rule; None if no rule applies."""
-    @property
-    def degraded(self) -> bool:
-        """Whether the decision was made without the shared store."""
-    @property
-    def leased(self) -> bool:
-        """Whether it was decided by what the shared store had leased to this process."""
-    @property
-    def outcomes(self) -> tuple[Decision, ...]:
-        """The decision of each limit, if the caller asked for them (see Plan.hit()); else empty. In
-        a refused plan, the outcome of a limit with room is allowed, though nothing was
-        charged. A pickled decision loses them."""
-    @property
-    def charged(self) -> int | None:
-        """The units that charge() or charge_up_to() charged; None in decisions of other calls."""
-    @property
-    def debt(self) -> int:
-        """Units owed beyond the limit that binds: calls are refused until they are paid."""
-    @property
-    def _index(self) -> int: ...
-    @property
-    def _charged_in(self) -> Literal["store", "fallback", "nowhere"]: ...
-    def _from_limit(self, number: int, /) -> Decision: ...
-    def _as_allowed(self) -> Decision: ...
-    def _plan_key(self, start: bytes, /) -> bytes: ...
-    _owner: Final[Any]
-    _limit: Final[Limit]
-    _policy: Final[str]
-    def __bool__(self) -> bool: ...
-    def __eq__(self, other: object, /) -> bool: ...
-    def __ne__(self, other: object, /) -> bool: ...
-    __hash__: None  # type: ignore[assignment]
-
-class Limit:
-    """How many units may pass in what time, by which algorithm.
-
-    ``Limit("100/minute")``, ``Limit("10/second burst 40")``, ``Limit(100, 60.0)`` or
-    ``Limit(100, "minute")``. The grammar is ``COUNT (/|per) [N] UNIT [burst COUNT]``, with units
-    ns, us, ms, s, m, h, d, w, month and year. A period is given in seconds or as a timedelta.
-    `burst` (token-bucket and leaky-bucket only) defaults to `count`. Algorithms: token-bucket (or
-    gcra), leaky-bucket, fixed-window, sliding-window, sliding-log, concurrency. A text that begins
-    with ``quota`` is a quota: see ``tidegate.quotas.Quota``. `name`: 1 to 200 printable ASCII.
-    A limit in `shadow` is counted but not enforced: it refuses nothing, and what it would have
-    refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` identifies its usage
-    instead of its text: when the number of such a limit changes, what was used stays.
-    `max_debt`: the most units that a key may owe, math.inf for any; else ten times the capacity.
-
-    Immutable; equal and hashed by value. Raises ConfigurationError for invalid arguments.
-    """
-
-    @overload
-    def __init__(
-        self,
-        limit: str,
-        period: None = None,
-        *,
-        burst: int | None = None,
-        algorithm: Algorithm = "token-bucket",
-        name: str | None = None,
-        shadow: bool = False,
-        id: str | None = None,
-        max_debt: float | None = None,
-    ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        limit: int,
-        period: float | timedelta | str,
-        *,
-        burst: int | None = None,
-        algorithm: Algorithm = "token-bucket",
-        name: str | None = None,
-        shadow: bool = False,
-        id: str | None = None,
-        max_debt: float | None = None,
-    ) -> None: ...
-    @property
-    def count(self) -> int:
-        """Units in a period."""
-    @property
-    def period(self) -> float:
-        """The period in seconds; the lease of a concurrency limit."""
-    @property
-    def period_ns(self) -> int:
-        """The period in nanoseconds."""
-    @property
-    def burst(self) -> int:
-        """Units that a bucket holds; `count` for the other algorithms."""
-    @property
-    def capacity(self) -> int:
-        """The most that can pass at once: `burst` of a bucket, else `count`."""
-    @property
-    def max_debt(self) -> int:
-        """The most units that a key may owe beyond the capacity."""
-    @property
-    def id(self) -> str | None:
-        """The id that identifies the limit's usage; None if its text does."""
-    @property
-    def shadow(self) -> bool:
-        """Whether the limit is counted but not enforced."""
-    @property
-    def algorithm(self) -> Algorithm:
-        """The canonical name of the algorithm."""
-    @property
-    def name(self) -> str:
-        """The given name, else the limit's text."""
-    def __eq__(self, other: object) -> bool: ...
-    def __hash__(self) -> int: ...
-
 class HeaderFields:
-    """Templates of the rate-limit header fields; see fields_for() in web/headers.py. Immutable.
-    The clock of `limiter` gives the time. `ietf` adds RateLimit-Policy and RateLimit."""
+    """Templates of the rate-limit header fields; see fields_for() in web/headers.py.
+
+    Immutable. `limiter` is the limiter whose clock gives the time. `ietf` says whether
+    RateLimit-Policy and RateLimit are sent.
+    """
 
     def __init__(
         self, limiter: Limiter | RuleLimiter, limits: Sequence[Limit], x_ratelimit: bool, ietf: bool
@@ -189,16 +56,31 @@ class HeaderFields:
 def policy_member(limit: Limit) -> bytes:
     """Returns the member of RateLimit-Policy for `limit`."""
 
+@final
 class KeyChecker:
-    """Charges a request by its key, in one call; see python/bindings/web/checker.cc."""
-    def __new__(cls, *of: Any) -> Self: ...
+    """Charges a request to a key and makes its RequestDecision, of type `kind`, in one call."""
+
+    def __new__(
+        cls,
+        kind: type[RequestDecision],
+        limiter: Limiter,
+        owner: Any,
+        fields: HeaderFields,
+        limits: Any,
+        /,
+    ) -> Self: ...
     def __call__(self, request: Any, key: str | bytes | None, cost: int, /) -> Any: ...
 
+@final
 class RuleChecker:
-    """The same by rules."""
-    def __new__(cls, *of: Any) -> Self: ...
+    """Charges a request by rules and makes its RequestDecision, of type `kind`, in one call."""
+
+    def __new__(
+        cls, kind: type[RequestDecision], limiter: RuleLimiter, owner: Any, start: bytes, /
+    ) -> Self: ...
     def __call__(self, request: Any, cost: int, attributes: dict[str, Any] | None, /) -> Any: ...
 
+@final
 class HeaderSend:
     """A `send` of an ASGI server that adds the fields of a decision to the message with headers,
     which is copied first. Other messages are passed through unchanged."""
@@ -395,7 +277,17 @@ class Limiter:
     def _stats(self) -> dict[str, Any]: ...
     def _refused(self) -> list[int]: ...
     def _refused_in_shadow(self) -> list[int]: ...
-    def _begin(self, *args: Any) -> Any: ...
+    def _begin(
+        self,
+        op: int,
+        key: _Key,
+        cost: int,
+        admitted: Decision | None,
+        loop: AbstractEventLoop,
+        channel: Channel,
+        /,
+    ) -> Decision | Future[Any] | None:
+        """Begins a call on the loop; returns its result, or a future of it."""
     def _close(self) -> None: ...
     @staticmethod
     def _add_fast_methods(type: type[Limiter]) -> None: ...
@@ -410,17 +302,49 @@ class Plan:
         """Returns what hit() would decide."""
     def charge(self, keys: Sequence[_Key], costs: Sequence[int]) -> Decision:
         """Charges each limiter all of its cost under its key, and refuses nothing."""
-    def _reserved(self, *args: Any) -> Any: ...
-    def _begin(self, *args: Any) -> Any: ...
+    def _reserved(
+        self,
+        op: int,
+        whose: Sequence[_Key],
+        units: Sequence[int],
+        reservation: Reservation,
+        loop: AbstractEventLoop | None = None,
+        channel: Channel | None = None,
+    ) -> Any:
+        """Makes a call of a reservation; with a loop, returns a future if it must be waited for."""
+    def _begin(
+        self,
+        op: int,
+        keys: Sequence[_Key],
+        costs: _Costs,
+        outcomes: bool,
+        loop: AbstractEventLoop,
+        channel: Channel,
+    ) -> Decision | Future[Decision]:
+        """Begins a hit, a peek or a charge on the loop."""
 
 class Reservation:
     """What one call of a reservation knows of it, and has found."""
 
     admitted_ns: int
     parts: list[tuple[int, int, int, int]]
-    def __init__(self, id: bytes, *args: Any) -> None: ...
+    def __init__(
+        self,
+        id: bytes,
+        ttl_ns: int = 0,
+        admitted_ns: int = 0,
+        parts: Sequence[tuple[int, int]] = ...,
+    ) -> None: ...
 
-def call_reserved(*args: Any) -> Any:
+def call_reserved(
+    limiter: Limiter,
+    op: int,
+    key: _Key,
+    units: int,
+    reservation: Reservation,
+    loop: AbstractEventLoop | None = None,
+    channel: Channel | None = None,
+) -> Any:
     """Makes a call of a reservation; with a loop, returns a future if it must be waited for."""
 
 def limit_of_rule(limit: Limit, rule: str) -> Limit:
@@ -561,8 +485,24 @@ class RuleLimiter:
     def _refund_cost(self, attributes: _Attributes) -> None: ...
     def _reset(self, attributes: _Attributes, op: int, rules: list[str] | None = None) -> None: ...
     def _bring_forward(self, attributes: _Attributes) -> None: ...
-    def _call_reserved(self, *args: Any) -> Any: ...
-    def _begin(self, *args: Any) -> Any: ...
+    def _call_reserved(
+        self,
+        op: int,
+        attributes: _Attributes,
+        units: int | None,
+        reservation: Reservation,
+        decision: Decision | None,
+        loop: AbstractEventLoop | None,
+        channel: Channel | None,
+    ) -> Any: ...
+    def _begin(
+        self,
+        op: int,
+        attributes: _Attributes,
+        decision: Decision | None,
+        loop: AbstractEventLoop,
+        channel: Channel,
+    ) -> Decision | Future[Any] | None: ...
     def _explain(
         self, attributes: _Attributes
     ) -> list[tuple[str, bool, str, bytes | None, list[Limit]]]: ...

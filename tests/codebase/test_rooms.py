@@ -17,7 +17,7 @@ PACKAGE = ROOT / "python" / "tidegate"
 # By room, from the ground up: its modules (a folder stands for all that it holds and no other
 # room names), and the rooms below it that these may import. docs/design.md has the same table.
 ROOMS: dict[str, tuple[str, str]] = {
-    "core": ("_core, _errors, types", ""),
+    "core": ("_core, _errors, _stubs/, types", ""),
     "storage": ("limiter.storage/", "core"),
     "load": ("limiter.load/, load", "core"),
     "quotas": ("limiter.quotas/, quotas", "core"),
@@ -186,7 +186,8 @@ def test_the_package_holds_only_faces_and_rooms() -> None:
         "_errors.py",
     }
     assert len(files | folders) <= 31
-    top = {name: name.partition(".")[0] for name in MODULES}
+    # Parts of the stubs of _core are no module of their own.
+    top = {name: name.partition(".")[0].replace("_stubs", "_core") for name in MODULES}
     ways = {(top[name], top[module]) for name in MODULES for module in IMPORTS[name]}
     assert len({(start, end) for start, end in ways if start != end}) <= 95
 

@@ -465,7 +465,8 @@ class ReservesByKey(Reserves):
         loop: Any = None,
         channel: Any = None,
     ) -> Any:
-        return _core.call_reserved(self, op, whose, units, reservation, loop, channel)
+        limiter: Any = self  # this is a base class of limiters
+        return _core.call_reserved(limiter, op, whose, units, reservation, loop, channel)
 
     def _keys_of(self, whose: Key) -> list[Key]:
         return [whose]

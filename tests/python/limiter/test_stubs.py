@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from pathlib import Path
 
 import tidegate
 from tidegate import _core
 
-STUBS = ast.parse((Path(tidegate.__file__).parent / "_core.pyi").read_text())
+PACKAGE = Path(tidegate.__file__).parent
+STUBS = ast.parse((PACKAGE / "_core.pyi").read_text())
+for part in sorted((PACKAGE / "_stubs").glob("*.pyi")):
+    STUBS.body += ast.parse(part.read_text()).body
 INHERITED = set(dir(object)) | {"__module__", "__dict__", "__weakref__", "__doc__"}
 
 
@@ -96,3 +100,61 @@ def test_help_on_decisions_is_that_of_the_stubs() -> None:
 
 def test_help_on_limits_is_that_of_the_stubs() -> None:
     assert inspect.getdoc(tidegate.Limit) == ast.get_docstring(names(STUBS.body)["Limit"])
+
+
+def stated_parameters(function: ast.FunctionDef) -> dict[str, bool]:
+    """The parameters of a stub, and whether each has a default."""
+    args = function.args
+    positional = [*args.posonlyargs, *args.args]
+    first = len(positional) - len(args.defaults)
+    found = {arg.arg: number >= first for number, arg in enumerate(positional)}
+    found |= {
+        arg.arg: default is not None for arg, default in zip(args.kwonlyargs, args.kw_defaults)
+    }
+    found |= {arg.arg: False for arg in (args.vararg, args.kwarg) if arg is not None}
+    return {name: default for name, default in found.items() if name not in ("self", "cls")}
+
+
+def real_parameters(function: object) -> dict[str, bool] | None:
+    """The same of a compiled function, as pybind11 or its text signature says; None if neither."""
+    text = getattr(function, "__text_signature__", None)
+    if text:
+        parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+        return {p.name: p.default is not p.empty for p in parameters if p.name != "self"}
+    text = (getattr(function, "__doc__", None) or "").partition("\n")[0]
+    match = re.match(r"\w+\((.*)\) -> ", text)
+    if match is None:
+        return None
+    flat = match[1]
+    while (shorter := re.sub(r"\[[^\[\]]*\]", "", flat)) != flat:  # the types of generics
+        flat = shorter
+    found = {}
+    for each in filter(None, flat.split(", ")):
+        name = each.partition(":")[0].partition("=")[0].strip(" */")
+        if name and name != "self":
+            found[name] = "=" in each
+    return found
+
+
+def test_every_parameter_is_there() -> None:
+    compared = 0
+    for name, node in names(STUBS.body).items():
+        if isinstance(node, ast.FunctionDef):
+            members = {name: (node, getattr(_core, name))}
+        elif isinstance(node, ast.ClassDef):
+            functions = [each for each in node.body if isinstance(each, ast.FunctionDef)]
+            plain = [each for each in functions if not each.decorator_list]
+            members = {
+                f"{name}.{each.name}": (each, vars(getattr(_core, name)).get(each.name))
+                for each in plain
+            }
+        else:
+            continue
+        for full, (stub, function) in members.items():
+            real = real_parameters(function)
+            # Slots of types name no parameters, and options of stores pass through.
+            if real is None or {"args", "kwargs", "value"} & real.keys():
+                continue
+            assert stated_parameters(stub) == real, full
+            compared += 1
+    assert compared > 50
