@@ -7,26 +7,11 @@ from typing import Any
 
 import pytest
 import tidegate as tg
+from place_rules import RULES
 from polling import eventually
 from redis_server import RedisServer
 from tidegate.asgi import RateLimitMiddleware
-from tidegate.rules import RuleSet
 from tidegate.wsgi import RateLimitMiddleware as WSGIMiddleware
-
-RULES = RuleSet(
-    {
-        "rules": [
-            {"id": "calls", "by": "ip", "limit": "100/hour"},
-            {
-                "id": "places",
-                "by": "ip",
-                "limit": "2/minute",
-                "algorithm": "concurrency",
-                "also": True,
-            },
-        ]
-    }
-)
 
 
 def left(limiter: Any) -> dict[str, int]:

@@ -41,16 +41,22 @@ def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
             f"{name} is {function!r} of type {type(function).__name__}; "
             f"expected {wanted}{ours}, or None"
         )
+    other = _other_signature(function, takes)
+    if other is not None:
+        raise ArgumentTypeError(f"{name} is {function!r}, which takes {other}; expected {wanted}")
+
+
+def _other_signature(function: Any, takes: tuple[str, ...]) -> inspect.Signature | None:
+    """Returns the signature of a function that cannot be called with the arguments `takes`."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # of functions in C
-        return
+        return None
     try:
         signature.bind(*takes)
     except TypeError:
-        raise ArgumentTypeError(
-            f"{name} is {function!r}, which takes {signature}; expected {wanted}"
-        ) from None
+        return signature
+    return None
 
 
 def check_result(name: str, function: Any) -> None:
@@ -96,19 +102,12 @@ def check_application(app: Any, interface: str, takes: tuple[str, ...], other: s
             f"the application is {app!r} of type {type(app).__name__}; expected one of "
             f"{interface}, which takes {', '.join(takes)}"
         )
-    if not callable(app):
-        return
-    try:
-        signature = inspect.signature(app)
-    except (TypeError, ValueError):  # of functions in C
-        return
-    try:
-        signature.bind(*takes)
-    except TypeError:
+    signature = _other_signature(app, takes) if callable(app) else None
+    if signature is not None:
         raise ArgumentTypeError(
             f"the application is {app!r}, which takes {signature}; expected one of {interface}, "
             f"which takes {', '.join(takes)} (for the other interface there is {other})"
-        ) from None
+        )
 
 
 def imported(name: str, expected: str = "'package.module:function'") -> Any:

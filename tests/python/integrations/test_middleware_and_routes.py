@@ -9,10 +9,11 @@ import tidegate as tg
 from fastapi import Depends, FastAPI, WebSocket
 from fastapi.testclient import TestClient
 from flask import Flask
+from limited_routes import HOW, limited_service
 from starlette.websockets import WebSocketDisconnect
 from tidegate import rate_limit, wsgi
 from tidegate.asgi import RateLimitMiddleware
-from tidegate.fastapi import DefaultRateLimit, RateLimit
+from tidegate.fastapi import RateLimit
 from tidegate.flask import RateLimiter as FlaskRateLimit
 
 pytest.importorskip("django")
@@ -39,44 +40,12 @@ def raising(request: Any) -> str:
     raise LookupError("no plan")
 
 
-def fastapi_service(how: str) -> Any:
-    app = FastAPI()
-    if how == "a default":
-        app = FastAPI(dependencies=[Depends(DefaultRateLimit("2/hour", clock=CLOCK))])
-
-        @app.get("/")
-        async def default() -> str:
-            return "ok"
-
-    elif how == "a dependency":
-
-        @app.get("/", dependencies=[Depends(RateLimit("2/hour", clock=CLOCK))])
-        async def depends() -> str:
-            return "ok"
-
-    elif how == "a decorator":
-
-        @app.get("/")
-        @rate_limit("2/hour", clock=CLOCK)
-        def decorated() -> str:
-            return "ok"
-
-    else:
-
-        @app.get("/")
-        @rate_limit("2/hour", clock=CLOCK)
-        async def decorated_async() -> str:
-            return "ok"
-
-    return app
-
-
 @pytest.mark.parametrize("cost_after", [None, lambda scope, answer: 3])
-@pytest.mark.parametrize("how", ["a decorator", "an async decorator", "a dependency", "a default"])
+@pytest.mark.parametrize("how", HOW)
 def test_refusals_of_a_fastapi_route_use_nothing_of_the_service(how: str, cost_after: Any) -> None:
     service = of_service()
-    app = RateLimitMiddleware(fastapi_service(how), limiter=service, cost_after=cost_after)
-    client = TestClient(app)
+    app = limited_service(how, "2/hour", clock=CLOCK)
+    client = TestClient(RateLimitMiddleware(app, limiter=service, cost_after=cost_after))
     assert [client.get("/").status_code for _ in range(10)] == REFUSED
     used = 2 if cost_after is None else 6
     assert service.peek("testclient").remaining == 10 - used

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import tidegate as tg
+from place_rules import RULES
 from tidegate.flask import RateLimiter
-from tidegate.rules import RuleSet
 
 pytest.importorskip("django")
 flask = pytest.importorskip("flask")
@@ -22,20 +22,6 @@ from django.http import HttpResponse, StreamingHttpResponse  # noqa: E402
 from django.test import AsyncClient, Client, override_settings  # noqa: E402
 from django.urls import path  # noqa: E402
 
-RULES = RuleSet(
-    {
-        "rules": [
-            {"id": "calls", "by": "ip", "limit": "100/hour"},
-            {
-                "id": "places",
-                "by": "ip",
-                "limit": "2/minute",
-                "algorithm": "concurrency",
-                "also": True,
-            },
-        ]
-    }
-)
 CLOCK = tg.ManualClock(10**18)
 
 

@@ -9,6 +9,7 @@ import tidegate as tg
 from fastapi import Depends, FastAPI, WebSocket
 from fastapi.testclient import TestClient
 from flask import Flask
+from limited_routes import HOW, limited_service
 from starlette.websockets import WebSocketDisconnect
 from tidegate import rate_limit, wsgi
 from tidegate.asgi import RateLimitMiddleware
@@ -27,30 +28,9 @@ def left(limiter: Any, address: str) -> int:
     return int(limiter.peek(ip=address).remaining)
 
 
-@pytest.mark.parametrize("how", ["decorator", "dependency", "async decorator"])
+@pytest.mark.parametrize("how", HOW)
 def test_a_request_that_a_fastapi_route_refuses_is_not_charged_to_rules(how: str) -> None:
-    app = FastAPI()
-    clock = tg.ManualClock(0)
-    if how == "dependency":
-
-        @app.get("/", dependencies=[Depends(RateLimit("2/minute", clock=clock))])
-        async def depends() -> str:
-            return "ok"
-
-    elif how == "decorator":
-
-        @app.get("/")
-        @rate_limit("2/minute", clock=clock)
-        def decorated() -> str:
-            return "ok"
-
-    else:
-
-        @app.get("/")
-        @rate_limit("2/minute", clock=clock)
-        async def decorated_async() -> str:
-            return "ok"
-
+    app = limited_service(how, "2/minute", clock=tg.ManualClock(0))
     rules = limiter()
     client = TestClient(RateLimitMiddleware(app, limiter=rules))
     assert [client.get("/").status_code for _ in range(5)] == [200, 200, 429, 429, 429]
@@ -112,29 +92,9 @@ def fails(request: Any) -> str:
     raise LookupError("no plan")
 
 
-@pytest.mark.parametrize("how", ["decorator", "dependency", "async decorator"])
+@pytest.mark.parametrize("how", HOW)
 def test_a_limit_function_of_a_fastapi_route_that_fails_charges_no_rule(how: str) -> None:
-    app = FastAPI()
-    if how == "dependency":
-
-        @app.get("/", dependencies=[Depends(RateLimit(fails))])
-        async def depends() -> str:
-            return "ok"
-
-    elif how == "decorator":
-
-        @app.get("/")
-        @rate_limit(fails)
-        def decorated() -> str:
-            return "ok"
-
-    else:
-
-        @app.get("/")
-        @rate_limit(fails)
-        async def decorated_async() -> str:
-            return "ok"
-
+    app = limited_service(how, fails)
     rules = limiter()
     client = TestClient(RateLimitMiddleware(app, limiter=rules), raise_server_exceptions=False)
     assert [client.get("/").status_code for _ in range(3)] == [500] * 3

@@ -8,24 +8,10 @@ from typing import Any
 
 import pytest
 import tidegate as tg
+from place_rules import RULES
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.rules import RuleSet, Tiers
 from tidegate.wsgi import RateLimitMiddleware as WSGIMiddleware
-
-RULES = RuleSet(
-    {
-        "rules": [
-            {"id": "calls", "by": "ip", "limit": "100/hour"},
-            {
-                "id": "places",
-                "by": "ip",
-                "limit": "2/minute",
-                "algorithm": "concurrency",
-                "also": True,
-            },
-        ]
-    }
-)
 
 
 def of_rules(rules: Any = RULES, **options: Any) -> Any:
