@@ -49,11 +49,28 @@ std::optional<Address> Written(std::string_view text) {
   return address;
 }
 
+// The address alone of one with brackets, a port or a zone, as proxies and sockets write it. Empty
+// if there is none of these.
+std::string_view HostOf(std::string_view text) {
+  const size_t colon = text.find(':');
+  std::string_view host;
+  if (text.front() == '[') {
+    const size_t end = text.find(']');
+    if (end != std::string_view::npos) host = text.substr(1, end - 1);
+  } else if (colon != std::string_view::npos && colon == text.rfind(':')) {
+    host = text.substr(0, colon);
+  } else if (text.find('%') != std::string_view::npos) {
+    host = text;
+  }
+  return host.substr(0, host.find('%'));
+}
+
 }  // namespace
 
 std::optional<Address> ParseAddress(std::string_view text) {
   // The `ip` of an IPv6 client may be its network, such as 2001:db8::/64.
   std::optional<Address> address = Written(text.substr(0, text.find('/')));
+  if (!address.has_value() && !text.empty()) address = Written(HostOf(text));
   if (address.has_value() && IsIn(kNat64, *address)) {
     std::copy_n(kMapped.begin(), 12, address->begin());
   }

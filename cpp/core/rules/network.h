@@ -15,7 +15,8 @@ namespace tidegate {
 // An IPv6 address. IPv4 addresses are mapped to IPv6 (::ffff:0:0/96), also those that a gateway of
 // NAT64 has put into one of IPv6 (64:ff9b::/96).
 using Address = std::array<uint8_t, 16>;
-// Nothing if the text is not an address.
+// Nothing if the text is not an address. Brackets, a port and a zone are left out, as in
+// "[2001:db8::1]:443", "192.0.2.1:443" and "fe80::1%eth0".
 std::optional<Address> ParseAddress(std::string_view text);
 // The text that a client with this address is counted by. For IPv6 it is the network of 64 bits,
 // made in `room`, since a client may have every address in it. Any other text stays as it is.

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tidegate import ArgumentTypeError, ManualClock, keys
+from tidegate import ArgumentTypeError, Limiter, ManualClock, keys
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.rules import RuleSet, Tiers
 from tidegate.web.request_access import path_of
@@ -120,6 +120,34 @@ def test_lists_hold_for_options_whatever_the_function_of_their_attribute_is(how:
             status(app, method="OPTIONS")
     else:
         assert status(app, method="OPTIONS") == 429
+
+
+@pytest.mark.parametrize(
+    ("ip", "plain"),
+    [
+        ("192.0.2.1:443", "192.0.2.1"),
+        ("[2001:db8::7]:443", "2001:db8::7"),
+        ("[2001:db8::7]", "2001:db8::7"),
+        ("2001:db8::7%eth0", "2001:db8::7"),
+        ("[2001:db8::7%eth0]:1", "2001:db8::7"),
+        ("[::ffff:192.0.2.1]:1", "192.0.2.1"),
+    ],
+)
+def test_an_address_with_a_port_or_a_zone_is_that_address(ip: str, plain: str) -> None:
+    rule = {"id": "a", "by": "ip", "limit": "1/hour"}
+    limiter = Limiter(rules=RuleSet({"rules": [rule]}), clock=ManualClock())
+    assert limiter.check(ip=ip)
+    assert not limiter.check(ip=plain), "they are one count"
+    blocking = Limiter(rules=RuleSet({"rules": [], "block": [{"ip": plain}]}), clock=ManualClock())
+    assert not blocking.check(ip=ip)
+
+
+@pytest.mark.parametrize(
+    "ip", ["192.0.2.1:443:1", "host:443", "[192.0.2.1", "unix:", "%", ":", "["]
+)
+def test_what_is_no_address_is_a_text(ip: str) -> None:
+    rules = {"rules": [], "block": [{"ip": ["0.0.0.0/0", "::/0"]}]}
+    assert Limiter(rules=RuleSet(rules), clock=ManualClock()).check(ip=ip)
 
 
 def test_behind_a_proxy_lists_hold_for_the_address_itself() -> None:
