@@ -54,6 +54,7 @@ BENCHES = {
         Bench("rate", once=True),
         Bench("redis", ("--rounds", "5")),
         Bench("leases", ("--rounds", "5")),
+        Bench("lease_questions", once=True),
         Bench("shm", ("--rounds", "5")),
         Bench("stall", once=True),
         Bench("asgi"),

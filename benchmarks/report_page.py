@@ -28,6 +28,7 @@ QUESTIONS = {
     "rate": Question("How exactly a rate is kept"),
     "redis": Question("Redis", "median"),
     "leases": Question("Leased Redis", "ns/call"),
+    "lease_questions": Question("What leases ask of Redis"),
     "shm": Question("Shared memory", "median"),
     "stall": Question("An event loop without its Redis"),
     "asgi": Question("A request in process", "added us"),
