@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -232,3 +233,15 @@ def test_downloads_are_pinned() -> None:
         assert text.count("FetchContent_Declare(") == len(
             re.findall(r"URL_HASH SHA256=[0-9a-f]{64}", text)
         ), path
+
+
+def test_errors_say_what_was_given_before_what_is_expected() -> None:
+    """One voice: "the port is 'abc'; expected 1 to 65535"."""
+    for path in sorted((ROOT / "python" / "tidegate").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+                message: ast.expr = node.exc.args[0]
+                if isinstance(message, ast.JoinedStr):
+                    message = message.values[0]
+                text = message.value if isinstance(message, ast.Constant) else ""
+                assert not str(text).startswith("Expected"), f"{path}:{node.lineno}: {text}"

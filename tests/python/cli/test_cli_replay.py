@@ -231,7 +231,7 @@ def test_pictures_of_plans_and_comparisons(tmp_path: Path, capsys: Captured) -> 
         (["burst.log", "--limit", "2/minute", "--format", "xml"], "xml"),
         (["-", "-", "--limit", "2/minute"], "standard input was given twice"),
         (["burst.log", "--limit", "2/m", "--compare", "--clients", "obey"], "expected one of them"),
-        (["empty.log", "--limit", "2/minute"], "Expected a log, got nothing"),
+        (["empty.log", "--limit", "2/minute"], "holds no lines (nothing); expected a log"),
         (["zeros.log", "--limit", "2/minute"], "xpected"),
     ],
 )

@@ -300,7 +300,7 @@ def test_malformed_request_lines_count_too(request_line: str, method: str, path:
     "name", ["common", "combined", "nginx-main", "vhost-combined", "alb", "envoy"]
 )
 def test_a_named_format_that_does_not_fit_is_an_error_that_shows_a_line(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"Expected lines in the format .*'hello'"):
+    with pytest.raises(ConfigurationError, match=r"expected lines in the format .*'hello'"):
         read("hello\n", format=name)
 
 

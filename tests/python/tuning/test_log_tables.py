@@ -79,7 +79,7 @@ def test_numeric_times_in_several_units_are_an_error() -> None:
 def test_text_times_are_instants_or_an_error() -> None:
     log = tuning.read_log(pa.table({"ts": ["2026-01-31T12:05:00Z", None], "ip": ["a", "b"]}))
     assert (log.times.tolist(), log.bad) == ([NOON_NS], 1)
-    with pytest.raises(ConfigurationError, match=r"Expected a time such as .*, got 'noon'"):
+    with pytest.raises(ConfigurationError, match=r"a time is 'noon'; expected one such as "):
         tuning.read_log(pa.table({"ts": ["noon"], "ip": ["a"]}))
 
 
@@ -159,9 +159,9 @@ def test_a_table_without_a_readable_row_is_an_error() -> None:
 def test_a_file_that_arrow_cannot_read_is_an_error(tmp_path) -> None:
     path = tmp_path / "cut.parquet"
     path.write_bytes(b"PAR1" + bytes(100))
-    with pytest.raises(ConfigurationError, match=r"Expected a Parquet file .*cut.parquet"):
+    with pytest.raises(ConfigurationError, match=r"cut.parquet.*; expected a Parquet file"):
         tuning.read_log(path)
-    with pytest.raises(ConfigurationError, match="Expected a table that Arrow can read"):
+    with pytest.raises(ConfigurationError, match="; expected a table that Arrow can read"):
         tuning.read_log(pa.table({"ts": pa.array([2**64 - 1], pa.uint64()), "ip": ["a"]}))
     twice = pa.Table.from_arrays([pa.array([NOON_NS])] * 2, names=["ts", "ts"])
     with pytest.raises(ConfigurationError, match="two columns 'ts'; expected names that"):

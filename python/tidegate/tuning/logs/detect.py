@@ -68,8 +68,8 @@ def layout_of(sample: bytes, wishes: Wishes, source: str) -> Layout:
         return candidates[0]  # the reader then says what is wrong with the lines
     lines = _lines(sample)
     raise ConfigurationError(
-        f"Expected a log in one of the formats {', '.join(FORMATS)}, got this line in {source}: "
-        f"{lines[0][:200]!r}; format= takes one of these names, a log_format of nginx or a "
+        f"{source} has the line {lines[0][:200]!r}; expected a log in one of the formats "
+        f"{', '.join(FORMATS)}, or format= with one of these names, a log_format of nginx or a "
         "LogFormat of Apache"
     )
 
@@ -160,7 +160,7 @@ def _w3c(lines: list[str], wishes: Wishes) -> Layout:
     fields = next((line[8:].split() for line in lines if line.startswith("#Fields:")), None)
     if fields is None:
         raise ConfigurationError(
-            f"Expected a line that begins with #Fields:, got {lines[0][:100]!r}"
+            f"the log begins with {lines[0][:100]!r}; expected a line that begins with #Fields:"
         )
     is_iis = any(line.startswith("#Software:") and "Information" in line for line in lines)
     return cloud.w3c(fields, wishes.columns, is_iis=is_iis)

@@ -66,8 +66,8 @@ def read_log(
         if format == "parquet" or (len(sources) == 1 and paths and _is_parquet(paths[0])):
             if len(paths) != 1 or len(sources) != 1:
                 raise ConfigurationError(
-                    f"Expected one Parquet file, got {len(sources)} sources; pyarrow.dataset reads "
-                    "several, and read_log() takes its tables"
+                    f"{len(sources)} sources were given; expected one Parquet file, or the tables "
+                    "that pyarrow.dataset reads of several"
                 )
             parts = tables.parquet(paths[0], wishes)
         else:

@@ -84,16 +84,16 @@ def named_again(sources: list[Source]) -> list[str]:
 def _paths(path: str) -> list[str]:
     if os.path.isdir(path):
         raise ConfigurationError(
-            f"Expected a file or a glob, got the directory {path!r}; {os.path.join(path, '*')!r} "
-            "reads what is in it"
+            f"{path!r} is a directory; expected a file or a glob, such as "
+            f"{os.path.join(path, '*')!r} for what is in it"
         )
     if os.path.exists(path):
         return [path]
     if not glob.has_magic(path):
-        raise FileNotFoundError(f"Expected a log, got {path!r}, where there is no file")
+        raise FileNotFoundError(f"there is no file {path!r}; expected a log")
     found = sorted(each for each in glob.glob(path, recursive=True) if not os.path.isdir(each))
     if not found:
-        raise FileNotFoundError(f"Expected logs, got the glob {path!r}, which matches no file")
+        raise FileNotFoundError(f"the glob {path!r} matches no file; expected logs")
     return found
 
 
@@ -122,7 +122,7 @@ def _decompressed(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
     for magic, what in _FOREIGN.items():
         if start.startswith(magic):
             raise ConfigurationError(
-                f"Expected a log as text, or compressed by gzip, bzip2 or xz, got {what}: {name}"
+                f"{name} is {what}; expected a log as text, or compressed by gzip, bzip2 or xz"
             )
     if start.startswith(b"\x1f\x8b"):
         decompress = _gzip
@@ -138,7 +138,7 @@ def _decompressed(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
         yield from decompress(_chained(start, chunks))
     except (zlib.error, lzma.LZMAError, OSError) as error:
         raise ConfigurationError(
-            f"Expected a compressed log, got damaged data in {name}: {error}"
+            f"{name} has damaged data ({error}); expected a compressed log"
         ) from error
 
 

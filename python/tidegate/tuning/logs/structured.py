@@ -27,7 +27,9 @@ def json_layout(lines: list[str], columns: Mapping[str, Any], duration_unit: str
         if isinstance(value, dict):
             _flatten(value, "", found)
     if not found:
-        raise ConfigurationError(f"Expected a JSON object on each line, got {lines[0][:100]!r}")
+        raise ConfigurationError(
+            f"the log has the line {lines[0][:100]!r}; expected a JSON object on each line"
+        )
     chosen, notes = meanings(found, columns, duration_unit)
     fields = tuple((name, *meaning) for name, meaning in chosen.items())
     return Layout(
@@ -54,7 +56,7 @@ def csv_layout(
     delimiter = delimiter or _delimiter_of(sample)
     rows = _rows(sample, delimiter)
     if not rows:
-        raise ConfigurationError("Expected CSV, got nothing but empty lines")
+        raise ConfigurationError("the log has nothing but empty lines; expected CSV")
     if columns and all(isinstance(place, int) for place in columns.values()):
         return _by_number(rows[0], columns, duration_unit, delimiter)
     header = rows[0]

@@ -65,7 +65,7 @@ def _refusals(what: str, name: str) -> Iterator[None]:
         yield
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise ConfigurationError(
-            f"Expected {what} that Arrow can read as a log, got {name}: {error}"
+            f"{name} cannot be read ({error}); expected {what} that Arrow can read as a log"
         ) from error
 
 
@@ -172,7 +172,9 @@ def _times(values: Any, wishes: Wishes) -> _Times:
         read, at, zoneless = _logs.read_times([text for text in texts if text])
         if read is None:
             given = [text for text in texts if text][at]
-            raise ConfigurationError(f"Expected a time such as 2026-01-31T13:05:00Z, got {given!r}")
+            raise ConfigurationError(
+                f"a time is {given!r}; expected one such as 2026-01-31T13:05:00Z"
+            )
         empty = np.asarray([not text for text in texts], dtype=bool)
         times[~empty] = read
         return _Times(times, missing | empty, times < 0, zoneless=bool(zoneless))

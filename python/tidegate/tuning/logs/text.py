@@ -75,7 +75,7 @@ def read(sources: list[Source], wishes: Wishes, time_zone: str | None) -> Parts:
     reader, layout = reading.reader, reading.layout
     if reader is None or layout is None:
         how = "a compressed file that was cut off" if reading.cut_off else "nothing"
-        raise ConfigurationError(f"Expected a log, got {how}: {names} holds no lines")
+        raise ConfigurationError(f"{names} holds no lines ({how}); expected a log")
     bad_lines = [
         BadLine(number, text, reason, reading.names[at])
         for at, number, text, reason in reader.bad_lines
@@ -107,11 +107,13 @@ def _refuse_foreign(reader: _logs.Reader, layout: Layout, bad_lines: list[BadLin
     if reader.rows > reader.bad or not bad_lines:
         if reader.rows:
             return
-        raise ConfigurationError("Expected a log, got comments or a header and no line of data")
+        raise ConfigurationError(
+            "the log has comments or a header, and no line of data; expected a log"
+        )
     first = bad_lines[0]
     raise ConfigurationError(
-        f"Expected lines in the format {layout.name}, got {reader.bad:,} of "
-        f"{reader.rows + reader.bad:,} in another format; the first is line {first.line} of "
+        f"{reader.bad:,} of {reader.rows + reader.bad:,} lines are in another format; expected "
+        f"lines in the format {layout.name}; the first other one is line {first.line} of "
         f"{first.source}: {first.text!r}. {first.reason}"
     )
 
