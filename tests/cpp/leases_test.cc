@@ -277,6 +277,16 @@ TEST_F(KeeperTest, AnEmptyCentreIsNotAskedForAWhile) {
   EXPECT_EQ(keeper_.Hit(now_, 1), Course::kSpent);
 }
 
+TEST_F(KeeperTest, WantsMoreWhileOthersHaveEnough) {
+  ASSERT_EQ(keeper_.Hit(now_, 40), Course::kAsk);
+  const Question first = keeper_.Ask(now_);
+  Answer(first, 0, /*room=*/700);
+  const int64_t some = keeper_.Ask(now_).want;
+  EXPECT_EQ(some, first.want);
+  Answer(keeper_.Ask(now_), 0, /*room=*/800);
+  EXPECT_GT(keeper_.Ask(now_).want, some * 4 / 3);
+}
+
 TEST_F(KeeperTest, ARefusalHoldsForCallsOfItsCostAndMore) {
   ASSERT_EQ(keeper_.Hit(now_, 5), Course::kAsk);
   Keeper::Heard heard;

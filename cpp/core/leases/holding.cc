@@ -122,7 +122,11 @@ namespace {
 
 // Of a lease's length.
 constexpr double kWanted = 0.9;
-constexpr double kEnding = 0.15;
+// If others have enough.
+constexpr double kWantedOfMany = 1.3;
+// If others have enough, only as long as a few questions take, and this at least.
+constexpr double kEnding = 0.06;
+constexpr double kLongestEnding = 0.15;
 // Leasing fewer units than that costs more than it saves.
 constexpr double kLeastDemand = 2;
 
@@ -143,7 +147,13 @@ int64_t Keeper::Want(int64_t now_ns) const {
   const double demand = demand_.InOneLease(now_ns, length_ns_);
   if (demand < kLeastDemand) return 0;
   const double most = 1LL << 40;  // as much as a value has room for
-  return static_cast<int64_t>(std::ceil(std::min(kWanted * demand, most)));
+  return static_cast<int64_t>(
+      std::ceil(std::min((is_full_ ? kWantedOfMany : kWanted) * demand, most)));
+}
+
+int64_t Keeper::Ending() const {
+  const int64_t longest = Scaled(length_ns_, kLongestEnding);
+  return is_full_ ? std::clamp(3 * trip_ns_, Scaled(length_ns_, kEnding), longest) : longest;
 }
 
 Keeper::Course Keeper::Hit(int64_t now_ns, int64_t cost) {
@@ -172,7 +182,7 @@ bool Keeper::IsLow(int64_t now_ns) const {
   const auto is_live = [&](const Lease& each) { return now_ns < each.end_ns && each.tokens > 0; };
   if (is_live(first) && is_live(second)) return false;
   const int64_t end_ns = is_live(first) ? first.end_ns : second.end_ns;
-  const bool ends = end_ns - now_ns < Scaled(length_ns_, kEnding);
+  const bool ends = end_ns - now_ns < Ending();
   return ends || first.tokens + second.tokens < low_water_;
 }
 
@@ -191,7 +201,7 @@ Keeper::Course Keeper::Peek(int64_t now_ns, int64_t cost) const {
 Question Keeper::Ask(int64_t now_ns) {
   // Calls that come before the answer would find as little.
   if (is_dry_) HoldUntil(now_ns + length_ns_ / 8);
-  return holding_.Ask(now_ns, Want(now_ns), low_water_, Scaled(length_ns_, kEnding));
+  return holding_.Ask(now_ns, Want(now_ns), low_water_, Ending());
 }
 
 void Keeper::Hear(const Question& question, int64_t now_ns, const Heard& heard) {
@@ -199,6 +209,7 @@ void Keeper::Hear(const Question& question, int64_t now_ns, const Heard& heard) 
   const int64_t trip = std::max<int64_t>(now_ns - question.asked_ns, 0);
   trip_ns_ = trip_ns_ == 0 ? trip : trip_ns_ + (trip - trip_ns_) / 4;
   SetLowWater(now_ns);
+  is_full_ = heard.allowed && heard.room > heard.burst - heard.burst / 4;
   const int64_t quarter = length_ns_ / 4;
   const double random = static_cast<double>(heard.random) / 4294967296.0;
   if (!heard.allowed) {

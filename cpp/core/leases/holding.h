@@ -152,6 +152,8 @@ class Keeper {
 
  private:
   int64_t Want(int64_t now_ns) const;
+  // How long before its end a lease is followed by another.
+  int64_t Ending() const;
   bool MayAsk(int64_t now_ns) const;
   // Whether the leases run out soon.
   bool IsLow(int64_t now_ns) const;
@@ -165,6 +167,7 @@ class Keeper {
   int64_t hold_cost_ = 0;
   int64_t next_ask_ns_ = 0;
   bool is_dry_ = false;    // the centre had next to nothing left
+  bool is_full_ = false;   // it had most of its units left
   int64_t trip_ns_ = 0;    // how long a question takes, an average
   int64_t low_water_ = 2;  // the units that calls may want meanwhile
 };
