@@ -111,6 +111,30 @@ def test_an_overridden_hit_async_is_called(server: RedisServer) -> None:
         assert limiter.calls == 1
 
 
+def test_a_plan_waits_for_requests_and_places_of_redis(server: RedisServer) -> None:
+    requests = tg.Limiter("5/hour", storage=server.uri())
+    places = tg.Limiter("1 at once", storage=requests.storage)
+    plan = tg.Plan([requests, places])
+
+    async def main() -> None:
+        async with plan.slot(["u", "m"]) as held:
+            assert held.decision.allowed
+            forecast = await plan.peek_async(["u", "m"], outcomes=True)
+            assert [each.allowed for each in forecast.outcomes] == [True, False]
+            later = asyncio.ensure_future(plan.acquire_async(["u", "m"], timeout=60))
+            while not requests._room._lines:
+                await asyncio.sleep(0)
+        decision = await later
+        assert decision.allowed
+        await plan.refund_async(["u", "m"], decision=decision)
+        refused = await plan.acquire_async(["u", "m"], costs=[5, 1], timeout=1)
+        assert (refused.allowed, plan.binding(refused)) == (False, 0)
+
+    asyncio.run(main())
+    assert requests.peek("u").remaining == 4
+    assert places.peek("m").allowed
+
+
 ASKING = """
 from starlette.testclient import TestClient
 
