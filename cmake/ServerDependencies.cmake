@@ -18,6 +18,7 @@ if(NOT TARGET tidegate_nghttp2)
   file(GLOB nghttp2_sources ${nghttp2_SOURCE_DIR}/lib/*.c)
   add_library(tidegate_nghttp2 STATIC ${nghttp2_sources})
   set_target_properties(tidegate_nghttp2 PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  tidegate_hardened(tidegate_nghttp2)
   target_compile_definitions(tidegate_nghttp2
     PRIVATE HAVE_ARPA_INET_H HAVE_NETINET_IN_H PUBLIC NGHTTP2_STATICLIB)
   target_include_directories(tidegate_nghttp2 SYSTEM PUBLIC
@@ -47,6 +48,7 @@ if(NOT TARGET tidegate_llhttp)
   add_library(tidegate_llhttp STATIC
     ${LLHTTP_SOURCES}/api.c ${LLHTTP_SOURCES}/http.c ${LLHTTP_SOURCES}/llhttp.c)
   set_target_properties(tidegate_llhttp PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  tidegate_hardened(tidegate_llhttp)
   # Before release 9 the macro turned off what the parser accepts beyond HTTP.
   target_compile_definitions(tidegate_llhttp PRIVATE LLHTTP_STRICT_MODE=1)
   target_include_directories(tidegate_llhttp SYSTEM PUBLIC ${llhttp_headers})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import platform
 import re
 import struct
 import sys
@@ -48,11 +49,19 @@ class Elf:
             self.dynamic[tag] = value
 
 
-def library(module: str) -> Elf:
+def path_of(module: str) -> Path:
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         pytest.skip(f"{module} was not built")
-    return Elf(Path(spec.origin))
+    return Path(spec.origin)
+
+
+def library(module: str) -> Elf:
+    return Elf(path_of(module))
+
+
+def strings_of(module: str) -> bytes:
+    return path_of(module).read_bytes()
 
 
 pytestmark = pytest.mark.skipif(
@@ -76,6 +85,18 @@ def test_tables_of_the_linker_are_filled_at_once_and_then_read_only(module: str)
 def test_no_stack_is_executable(module: str) -> None:
     (stack,) = (each for each in library(module).segments if each.kind == PT_GNU_STACK)
     assert not stack.flags & PF_EXECUTABLE
+
+
+@pytest.mark.parametrize("module", ["tidegate._core", "tidegate.server._native"])
+def test_what_reads_the_bytes_of_strangers_has_a_stack_protector(module: str) -> None:
+    # The core speaks with Redis, the server with anybody.
+    assert b"__stack_chk_fail" in strings_of(module)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="fortified calls are of glibc")
+def test_calls_that_write_to_buffers_are_fortified() -> None:
+    both = strings_of("tidegate._core") + strings_of("tidegate.server._native")
+    assert re.search(rb"\0__(?!stack_)\w+_chk\0", both)
 
 
 def test_the_security_policy_names_tests_that_exist() -> None:
