@@ -12,10 +12,12 @@
 --   cpp/include/tidegate/step.h).
 -- ARGV[5] milliseconds that keys are kept after their state no longer matters.
 -- ARGV[6] one letter for each limit: s if it is in shadow, so that it refuses nothing and is
---   charged if it has room; else e. Empty: none is in shadow. Then for each limit its algorithm
---   (bucket, fixed, sliding, log, quota) and the arguments that the head of that file lists; for
---   charge, then `more` arguments with the most that may be owed: of a bucket burst * T and that, as
---   s, ns, fraction, else units. For lease, buckets and windows have `of_lease` arguments more.
+--   charged if it has room; o for a cost beyond the capacity that passes when nothing of the key is
+--   used, and owes the rest, and p for both; else e. Empty: e for all. Then for each limit its
+--   algorithm (bucket, fixed, sliding, log, quota) and the arguments that the head of that file
+--   lists; for charge, o and p, then `more` arguments with the most that may be owed: of a bucket
+--   burst * T and that, as s, ns, fraction, else units. For lease, buckets and windows have
+--   `of_lease` arguments more.
 -- Reply, all integers but the states of quotas: 1 if all limits pass, else 0 (for operations that
 --   decide nothing 1); the instant of the call, s, ns; then for each limit its state before the
 --   call, 4 numbers, 6, 8 or a text, as listed at the head of its file; and for charge and lease, for each
@@ -32,7 +34,7 @@ else
 end
 local confirmed = ARGV[4] == '1'
 margin_ms = tonumber(ARGV[5])
-local shadows = ARGV[6]
+local letters = ARGV[6]
 
 local reply = {1, now_s, now_n}
 local plan = {}
@@ -46,14 +48,17 @@ for i = 1, #KEYS do
   if op == 'charge' then
     plan[i][4] = algorithm.take(KEYS[i], a + 1, now_s, now_n, state)
   end
-  local refuses = op ~= 'charge' and not state.allowed and string.sub(shadows, i, i) ~= 's'
+  local letter = string.sub(letters, i, i)
+  local oversize = letter == 'o' or letter == 'p'
+  if oversize then state.allowed, state.oversize = unused(state), true end
+  local refuses = op ~= 'charge' and not state.allowed and letter ~= 's' and letter ~= 'p'
   if refuses or (state.behind and not confirmed) then reply[1] = 0 end
   for j = 1, #state do
     size = size + 1
     reply[size] = state[j]
   end
   a = a + 1 + algorithm.args
-  if op == 'charge' then a = a + algorithm.more end
+  if op == 'charge' or oversize then a = a + algorithm.more end
   if op == 'lease' then a = a + (algorithm.of_lease or 0) end
 end
 
@@ -68,6 +73,9 @@ if op == 'hit' or op == 'lease' then
     if lease then
       reply[size + i] = lease(KEYS[i], plan[i][2], now_s, now_n, state, charged, charge)
     elseif charged or (state.behind and confirmed) then
+      if charged and state.oversize then
+        plan[i][1].take(KEYS[i], plan[i][2], now_s, now_n, state)
+      end
       plan[i][1].write(KEYS[i], plan[i][2], now_s, now_n, state, charged)
     end
   end

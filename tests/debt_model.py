@@ -24,6 +24,18 @@ LIMITS = [
     tg.Limit("4/second", algorithm="sliding-log", max_debt=300),
 ]
 
+# Costs beyond the capacity pass when nothing of the key is used, and owe the rest.
+OVERSIZE = [
+    tg.Limit("7/second", oversize="debt"),
+    tg.Limit("10/second burst 40", oversize="debt", max_debt=25),
+    tg.Limit(9007199254740991, 360000.0, burst=1000, oversize="debt"),
+    tg.Limit("7/3 seconds", algorithm="leaky-bucket", oversize="debt"),
+    tg.Limit("30/minute", id="large", oversize="debt"),
+    tg.Limit("11/7 seconds", algorithm="fixed-window", oversize="debt"),
+    tg.Limit("13/7 seconds", algorithm="sliding-window", oversize="debt"),
+    tg.Limit("9/7 seconds", algorithm="sliding-log", oversize="debt"),
+]
+
 
 class Model:
     """One key of one limit. Times are nanoseconds."""
@@ -39,8 +51,15 @@ class Model:
     def add(self, now: int, units: int) -> None:
         raise NotImplementedError
 
+    def is_unused(self, now: int) -> bool:
+        return self.room(now) == self.limit.capacity
+
     def hit(self, now: int, cost: int) -> bool:
-        if cost > self.room(now):
+        if cost > self.limit.capacity and self.limit.oversize == "debt":
+            most = self.limit.capacity + self.limit.max_debt
+            if cost > most or not self.is_unused(now):
+                return False
+        elif cost > self.room(now):
             return False
         self.add(now, cost)
         return True
@@ -92,6 +111,10 @@ class Sliding(Model):
         weight = ceil(Fraction(self.previous * left, self.period))
         return Fraction(self.count - self.current - weight)
 
+    def is_unused(self, now: int) -> bool:
+        self.room(now)
+        return self.current == 0 and self.previous == 0
+
     def add(self, now: int, units: int) -> None:
         self.room(now)
         self.current += units
@@ -141,7 +164,8 @@ def check_against_the_model(limit: tg.Limit, storage: object, seed: int, calls: 
         told = f"call {number} of seed {seed}: {limit}"
         now = clock.now_ns()
         if rng.random() < 0.5:
-            cost = rng.choice([1, 2, rng.randint(1, most + 1)])
+            large = rng.randint(1, 13 * most) if limit.oversize == "debt" else most + 1
+            cost = rng.choice([1, 2, rng.randint(1, most + 1), large])
             decision = limiter.hit("k", cost)
             assert decision.allowed == model.hit(now, cost), told
             if not decision and decision.retry_after != float("inf"):

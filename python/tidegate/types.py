@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["Algorithm", "KeyName"]
+__all__ = ["Algorithm", "KeyName", "Oversize"]
 
 Algorithm = Literal[
     "token-bucket",
@@ -22,3 +22,6 @@ Algorithm = Literal[
 KeyName = Literal["ip", "user", "user_or_ip"]
 """The keys that the option `key` knows by name: the client's address, the user whom the framework
 has authenticated, and the user or else the address."""
+
+Oversize = Literal["refuse", "debt"]
+"""The values of `oversize` of a Limit: what becomes of a cost beyond its capacity."""

@@ -10,6 +10,7 @@ import tidegate as tg
 from debt_model import (
     CLOCK_STEPS,
     LIMITS,
+    OVERSIZE,
     START,
     check_a_clock_that_steps_back,
     check_against_the_model,
@@ -20,7 +21,9 @@ GIVEN_TIME = f"{PATIENT}&clock=client&ttl_margin=6000000"
 ALGORITHMS = ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log"]
 
 
-@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: f"{limit.algorithm} {limit}")
+@pytest.mark.parametrize(
+    "limit", [*LIMITS, *OVERSIZE], ids=lambda limit: f"{limit.algorithm} {limit} {limit.oversize}"
+)
 def test_a_key_stands_as_in_the_model(server: RedisServer, limit: tg.Limit) -> None:
     for seed in range(4):
         check_against_the_model(limit, server.uri(GIVEN_TIME), seed)
@@ -48,6 +51,37 @@ def test_decisions_are_those_of_memory(server: RedisServer, limit: tg.Limit) -> 
         answers = [limiter.peek("k") for limiter in limiters]
         assert answers[0] == answers[1], number
         assert answers[0].debt == answers[1].debt
+
+
+@pytest.mark.parametrize("limit", OVERSIZE, ids=lambda limit: f"{limit.algorithm} {limit}")
+def test_a_large_cost_is_decided_as_in_memory(server: RedisServer, limit: tg.Limit) -> None:
+    clock = tg.ManualClock(START + 12345678901)
+    other = tg.Limit("1000000/minute", id="beside")
+    plans = [
+        tg.Plan(
+            [
+                tg.Limiter(each, storage=storage, clock=clock, prefix=f"large-{limit}")
+                for each in (limit, other)
+            ]
+        )
+        for storage in (server.uri(GIVEN_TIME), "memory://")
+    ]
+    passed = 0
+    for number in range(40):
+        clock.advance_ns(number % 9 * limit.period_ns)
+        cost = limit.capacity * (number % 4) + 1
+        answers = [plan.hit("k", cost) for plan in plans]
+        assert answers[0] == answers[1], number
+        assert answers[0].reset_after == answers[1].reset_after, number
+        passed += bool(answers[0]) and cost > limit.capacity
+        held = [plan.reserve("k", cost + 1) for plan in plans]
+        assert held[0].decision == held[1].decision, number
+        for reservation in held:
+            if reservation:
+                reservation.commit([number, number])
+        answers = [plan.peek("k", cost) for plan in plans]
+        assert answers[0] == answers[1], number
+    assert passed >= 2
 
 
 @pytest.mark.parametrize("owed", [0, 0.5, 3, 9.5])

@@ -21,7 +21,8 @@ Decision Judge(const Limit& limit, const InstantRing& ring, int64_t now_ns, int6
   d.reset_after_ns = alive > 0 ? ring.newest() - now_ns : 0;
   d.known_more_ns = alive > 0 ? ring[first] - now_ns : 0;
   if (cost > limit.count()) {
-    d.retry_after_ns = Decision::kNever;
+    d.allowed = limit.IsOversize(cost) && alive == 0;
+    d.retry_after_ns = d.allowed ? 0 : limit.IsOversize(cost) ? d.reset_after_ns : Decision::kNever;
   } else if (alive + cost > limit.count()) {
     const auto freeing = static_cast<size_t>(alive + cost - limit.count()) - 1;
     d.retry_after_ns = ring[first + freeing] - now_ns;
@@ -129,6 +130,14 @@ Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t 
   d.behind = behind;
   if (!d.allowed) return d;
   ring->PopFront(first);
+  if (cost > limit.count()) {
+    d = StepLogCharge(limit, ring, now_ns, cost, limit.max_debt());
+    d.allowed = true;
+    d.behind = behind;
+    d.retry_after_ns = 0;
+    d.charged = Decision::kUnset;
+    return d;
+  }
   const int64_t recorded = ring->empty() ? end : std::max(end, ring->newest());
   ring->PushBack(recorded, static_cast<size_t>(cost));
   ring->SetDebtCode(0);
@@ -160,7 +169,7 @@ Decision StepLogCharge(const Limit& limit, InstantRing* ring, int64_t now_ns, in
   } else if (units > 0) {
     ring->SetDebtCode(0);
   }
-  Decision d = Judge(limit, *ring, now_ns, limit.count() + 1, 0);
+  Decision d = Judge(limit, *ring, now_ns, limit.beyond(), 0);
   d.behind = behind;
   d.SetCharged(units);
   return d;

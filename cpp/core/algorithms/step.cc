@@ -306,9 +306,33 @@ BucketOutcome StepAhead(const Limit& limit, uint64_t w0, uint64_t w1, int64_t no
   return out;
 }
 
+namespace {
+
+// A cost beyond the capacity that may owe the rest passes when nothing of the key is used.
+__attribute__((noinline)) Decision StepOversize(const Limit& limit, const CellState& state,
+                                                int64_t now_ns, int64_t cost, CellState* next) {
+  Decision standing = Step(limit, state, now_ns, limit.beyond(), next);
+  if (standing.reset_after_ns > 0) {
+    standing.retry_after_ns = standing.reset_after_ns;
+    return standing;
+  }
+  const bool behind = standing.behind;
+  StepCharge(limit, CellState{}, now_ns, cost, limit.max_debt(), next);
+  CellState ignored;
+  Decision decision = Step(limit, *next, now_ns, limit.beyond(), &ignored);
+  decision.allowed = true;
+  decision.behind = behind;
+  decision.retry_after_ns = 0;
+  return decision;
+}
+
+}  // namespace
+
 // Those of windows are not inlined, so that the step of a bucket saves no registers for them.
 Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
               CellState* next) {
+  if (cost != 1 && limit.IsOversize(cost)) [[unlikely]]
+    return StepOversize(limit, state, now_ns, cost, next);
   switch (limit.algorithm()) {
     case Algorithm::kFixedWindow:
       if (WindowOutcome out; StepInWindow(limit, state, now_ns, cost, out)) [[likely]] {
@@ -341,7 +365,7 @@ Decision StepCharge(const Limit& limit, const CellState& state, int64_t now_ns, 
                                     : ChargePlain)(limit, state, now_ns, cost, most_debt, next);
   // A step that cannot pass charges nothing and reports the state of the limit.
   CellState ignored;
-  Decision decision = Step(limit, *next, now_ns, limit.capacity() + 1, &ignored);
+  Decision decision = Step(limit, *next, now_ns, limit.beyond(), &ignored);
   decision.behind = done.behind;
   decision.SetCharged(done.units);
   return decision;
@@ -415,7 +439,7 @@ Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns, int64_
   Decision verdict = Step(limit, state, now_ns, cost, &ignored);
   if (!verdict.allowed) return verdict;
   // A hit that cannot pass changes nothing and reports the state of the limit.
-  Decision standing = Step(limit, state, now_ns, limit.capacity() + 1, &ignored);
+  Decision standing = Step(limit, state, now_ns, limit.beyond(), &ignored);
   standing.allowed = true;
   standing.retry_after_ns = 0;
   standing.delay_ns = verdict.delay_ns;

@@ -48,6 +48,9 @@ std::shared_ptr<const Leasing> Leasing::Of(const BoundLimit& bound, int64_t long
     return strict("only token buckets and windows are leased");
   }
   if (limit.shadow()) return strict("a limit in shadow is not leased");
+  if (limit.spec().oversize_owes) {
+    return strict("costs beyond its capacity pass when no unit is out, so it is not leased");
+  }
   if (limit.capacity() < kLeastBurst || limit.capacity() > kMostBurst) {
     return strict(absl::StrCat("its ", is_window ? "count" : "burst", " is ", limit.capacity(),
                                "; expected ", kLeastBurst, " to ", kMostBurst));

@@ -126,6 +126,25 @@ int64_t MaxDebt(const Limit& limit, const LimitSpec& spec) {
   return std::min(spec.max_debt.value_or(most), MostDebtInState(limit));
 }
 
+// Whether a cost beyond the capacity can owe the rest.
+absl::Status CheckOversize(const Limit& limit) {
+  if (!limit.spec().oversize_owes) return absl::OkStatus();
+  if (limit.algorithm() == Algorithm::kConcurrency || limit.algorithm() == Algorithm::kQuota) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("oversize is 'debt' for ", Absl(AlgorithmName(limit.algorithm())),
+                     limit.algorithm() == Algorithm::kQuota
+                         ? ", whose periods pay no debt of the ones before"
+                         : ", whose places are given back and not paid off by time",
+                     "; expected 'refuse', or an algorithm of rates such as token-bucket"));
+  }
+  if (limit.max_debt() == 0 && limit.count() > 0) {
+    return absl::InvalidArgumentError(
+        "oversize is 'debt' for a limit whose keys may owe nothing; expected a max_debt of 1 or "
+        "more");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string_view AlgorithmName(Algorithm algorithm) {
@@ -248,6 +267,7 @@ absl::StatusOr<Limit> Limit::Create(LimitSpec spec) {
   limit.rule_ = spec.rule.empty() ? limit.name_ : spec.rule;
   limit.spec_ = std::move(spec);
   limit.max_debt_ = MaxDebt(limit, limit.spec_);
+  if (absl::Status s = CheckOversize(limit); !s.ok()) return s;
   return limit;
 }
 

@@ -77,7 +77,8 @@ __attribute__((always_inline)) inline void RunOne(const RequestColumns& requests
 
 // Whether StepBucket() can step the limit, by the conditions of Step().
 bool IsPlainBucket(const Limit& limit) {
-  return IsBucket(limit.algorithm()) && !limit.keeps_count() && limit.burst() > 0;
+  return IsBucket(limit.algorithm()) && !limit.keeps_count() && limit.burst() > 0 &&
+         !limit.spec().oversize_owes;
 }
 
 }  // namespace
@@ -123,7 +124,7 @@ void Replayer::Run(const RequestColumns& requests, absl::Span<const ChargeColumn
              answers.Put(at, out.allowed, out.wait_ns, out.delay_ns, 0,
                          [&] { return RemainingOfBucket(limit, out.used_ns, out.used_fraction); });
            });
-  } else if (limit.algorithm() == Algorithm::kFixedWindow) {
+  } else if (limit.algorithm() == Algorithm::kFixedWindow && !limit.spec().oversize_owes) {
     RunOne(requests, charges[0], from, to, state.cells.data(),
            [&](size_t at, CellState& cell, int64_t now_ns, int64_t cost) {
              WindowOutcome out;

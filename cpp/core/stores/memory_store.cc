@@ -97,7 +97,7 @@ TIDEGATE_INLINE Decision MemoryCells::HitOther(const Charge& charge, const Finge
                                                const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   // Nothing will be charged, so no cell has to be made.
-  if (charge.cost > limit.capacity() && limit.algorithm() != Algorithm::kQuota &&
+  if (charge.cost > limit.most_cost() && limit.algorithm() != Algorithm::kQuota &&
       !(moment.confirmed && Peek(charge, moment).behind)) [[unlikely]] {
     return Peek(charge, moment);
   }

@@ -79,6 +79,8 @@ struct LimitSpec {
   // The most units that a key may owe beyond the capacity (Limiter::ChargeInFull()); kNoBound for
   // no bound, unset for ten times the capacity.
   std::optional<int64_t> max_debt;
+  // Whether a cost beyond the capacity passes when nothing of the key is used, and owes the rest.
+  bool oversize_owes = false;
   // The calendar of a quota, which determines its period; null for all other limits.
   std::shared_ptr<const QuotaTerms> quota;
 };
@@ -124,9 +126,12 @@ class Limit {
   // its limit.
   int64_t capacity() const { return IsBucket(spec_.algorithm) ? burst_ : spec_.count; }
 
+  // The largest cost that is ever allowed: the capacity, and for a limit whose larger costs owe the
+  // rest as much more as a key may owe.
+  int64_t most_cost() const { return capacity() + (spec_.oversize_owes ? max_debt_ : 0); }
   // A cost that is never allowed. A quota may have more units left than its count.
   int64_t beyond() const {
-    return spec_.algorithm == Algorithm::kQuota ? kMaxCount : capacity() + 1;
+    return spec_.algorithm == Algorithm::kQuota ? kMaxCount : most_cost() + 1;
   }
   // Null unless this is a quota.
   const QuotaTerms* quota() const { return spec_.quota.get(); }
@@ -145,6 +150,8 @@ class Limit {
   // The most units that a key may owe beyond the capacity: what the spec says, as far as a state
   // can hold it. 0 for concurrency limits, whose units are given back and never paid off by time.
   int64_t max_debt() const { return max_debt_; }
+  // Whether `cost` is such a one: it passes when nothing of the key is used, and owes the rest.
+  bool IsOversize(int64_t cost) const { return cost > capacity() && cost <= most_cost(); }
 
   const std::string& id() const { return spec_.id; }
   // Distinguishes its usage from that of other limits of the same algorithm: the id and the period,
@@ -177,7 +184,8 @@ class Limit {
   friend bool operator==(const Limit& a, const Limit& b) {
     return a.spec_.algorithm == b.spec_.algorithm && a.text_ == b.text_ && a.name_ == b.name_ &&
            a.rule_ == b.rule_ && a.spec_.shadow == b.spec_.shadow && a.spec_.id == b.spec_.id &&
-           a.spec_.carry_over == b.spec_.carry_over && a.max_debt_ == b.max_debt_;
+           a.spec_.carry_over == b.spec_.carry_over && a.max_debt_ == b.max_debt_ &&
+           a.spec_.oversize_owes == b.spec_.oversize_owes;
   }
 
  private:

@@ -102,11 +102,22 @@ int64_t MaxDebtFrom(const py::handle& debt) {
   return overflow > 0 ? LimitSpec::kNoBound : overflow < 0 ? -1 : units;
 }
 
+// Whether a cost beyond the capacity may owe the rest.
+bool OversizeFrom(const py::handle& oversize) {
+  if (PyUnicode_Check(oversize.ptr())) {
+    const std::string_view text = TextOf(oversize);
+    if (text == "refuse") return false;
+    if (text == "debt") return true;
+  }
+  Throw(PyUnicode_Check(oversize.ptr()) ? Error::kConfiguration : Error::kArgumentType,
+        "oversize is " + Shown(oversize.ptr()) + "; expected 'refuse' or 'debt'");
+}
+
 [[noreturn]] void ThrowUnknown(const py::kwargs& unknown) {
   const py::str name = py::str(unknown.begin()->first);
   py::list options;
   for (const char* option :
-       {"limit", "period", "burst", "algorithm", "name", "shadow", "id", "max_debt"}) {
+       {"limit", "period", "burst", "algorithm", "name", "shadow", "id", "max_debt", "oversize"}) {
     options.append(option);
   }
   const py::list near =
@@ -115,12 +126,14 @@ int64_t MaxDebtFrom(const py::handle& debt) {
       near.empty() ? "" : " (here it is " + std::string(py::str(near[0])) + "=)";
   Throw(Error::kArgumentType,
         "Limit() got the unknown option " + std::string(name) + meant +
-            "; expected limit=, period=, burst=, algorithm=, name=, shadow=, id= and max_debt=");
+            "; expected limit=, period=, burst=, algorithm=, name=, shadow=, id=, max_debt= and "
+            "oversize=");
 }
 
 Limit Make(const py::object& limit, const py::object& period, const py::object& burst,
            const py::object& algorithm, const py::object& name, const py::object& shadow,
-           const py::object& id, const py::object& max_debt, const py::kwargs& unknown) {
+           const py::object& id, const py::object& max_debt, const py::object& oversize,
+           const py::kwargs& unknown) {
   if (!unknown.empty()) ThrowUnknown(unknown);
   LimitSpec spec = Defaults(burst, algorithm, name);
   if (!id.is_none()) spec.id = NameFrom(id, "the id");
@@ -129,6 +142,7 @@ Limit Make(const py::object& limit, const py::object& period, const py::object& 
   }
   spec.shadow = shadow.ptr() == Py_True;
   if (!max_debt.is_none()) spec.max_debt = MaxDebtFrom(max_debt);
+  spec.oversize_owes = OversizeFrom(oversize);
   if (PyUnicode_Check(limit.ptr())) {
     if (!period.is_none()) {
       Throw(Error::kConfiguration, "the limit " + Shown(limit.ptr()) +
@@ -176,7 +190,7 @@ std::shared_ptr<Limit> RefuseArguments(const py::args& args, const py::kwargs& o
   Throw(Error::kArgumentType,
         "Limit() was given " + given +
             "; expected Limit('100/minute') or Limit(100, 60.0), with burst=, algorithm=, name=, "
-            "shadow=, id= and max_debt=");
+            "shadow=, id=, max_debt= and oversize=");
 }
 
 constexpr const char* kAboutLimits = R"(How many units may pass in what time, by which algorithm.
@@ -191,6 +205,8 @@ A limit in `shadow` is counted but not enforced: it refuses nothing, and what it
 refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` identifies its usage
 instead of its text: when the number of such a limit changes, what was used stays.
 `max_debt`: the most units that a key may owe, math.inf for any; else ten times the capacity.
+A cost beyond the capacity is refused for ever, or with ``oversize="debt"`` passes when nothing
+of the key is used, and owes the rest, up to `max_debt`; not for concurrency and quotas.
 
 Immutable; equal and hashed by value. Raises ConfigurationError for invalid arguments.)";
 
@@ -204,9 +220,10 @@ void RegisterLimit(py::module_& m) {
       .def(py::init(&Make), py::arg("limit") = py::none(), py::arg("period") = py::none(),
            py::kw_only(), py::arg("burst") = py::none(), py::arg("algorithm") = token_bucket,
            py::arg("name") = py::none(), py::arg("shadow") = false, py::arg("id") = py::none(),
-           py::arg("max_debt") = py::none(),
+           py::arg("max_debt") = py::none(), py::arg("oversize") = "refuse",
            "__init__(self, limit, period=None, *, burst=None, algorithm='token-bucket', "
-           "name=None, shadow=False, id=None, max_debt=None)\n--\n\nSee the class.")
+           "name=None, shadow=False, id=None, max_debt=None, oversize='refuse')\n--\n\nSee the "
+           "class.")
       .def(py::init(&RefuseArguments))
       .def_property_readonly("count", &Limit::count, "Units in a period.")
       .def_property_readonly(
@@ -233,6 +250,9 @@ void RegisterLimit(py::module_& m) {
                              "Whether the limit is counted but not enforced.")
       .def_property_readonly("max_debt", &Limit::max_debt,
                              "The most units that a key may owe beyond the capacity.")
+      .def_property_readonly(
+          "oversize", [](const Limit& l) { return l.spec().oversize_owes ? "debt" : "refuse"; },
+          "What becomes of a cost beyond the capacity: ``refuse`` or ``debt``.")
       .def("__str__", &Limit::ToString)
       .def("__repr__",
            [](const Limit& l) {
@@ -249,6 +269,7 @@ void RegisterLimit(py::module_& m) {
                const bool bound = *debt != LimitSpec::kNoBound;
                text += ", max_debt=" + (bound ? std::to_string(*debt) : "math.inf");
              }
+             if (l.spec().oversize_owes) text += ", oversize='debt'";
              return text + ")";
            })
       .def("__eq__",
@@ -261,7 +282,7 @@ void RegisterLimit(py::module_& m) {
            [](const Limit& l) {
              return py::hash(py::make_tuple(l.ToString(), l.name(), l.rule(),
                                             static_cast<int>(l.algorithm()), l.shadow(), l.id(),
-                                            l.max_debt()));
+                                            l.max_debt(), l.spec().oversize_owes));
            })
       .def("__reduce__", [](const py::object& self) {
         const auto& l = self.cast<const Limit&>();
@@ -269,9 +290,10 @@ void RegisterLimit(py::module_& m) {
         if (HasName(l)) name = py::str(l.name());
         py::object rule = py::none();
         if (l.rule() != l.name()) rule = py::str(l.rule());
-        return py::make_tuple(py::module_::import("tidegate.limiter.limit").attr("_restore"),
-                              py::make_tuple(l.ToString(), AlgorithmName(l.algorithm()), name,
-                                             l.shadow(), self.attr("id"), rule, GivenMaxDebt(l)));
+        return py::make_tuple(
+            py::module_::import("tidegate.limiter.limit").attr("_restore"),
+            py::make_tuple(l.ToString(), AlgorithmName(l.algorithm()), name, l.shadow(),
+                           self.attr("id"), rule, GivenMaxDebt(l), self.attr("oversize")));
       });
   m.def("limit_of_rule", &Limit::WithRule, py::arg("limit"), py::arg("rule"));
   m.def(

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from typing import Any, Final, Literal, final, overload
 
-from tidegate.types import Algorithm
+from tidegate.types import Algorithm, Oversize
 
 @final
 class Decision:
@@ -80,6 +80,8 @@ class Limit:
     refused is in ``Stats.denied_in_shadow`` and in ``Decision.outcomes``. `id` identifies its usage
     instead of its text: when the number of such a limit changes, what was used stays.
     `max_debt`: the most units that a key may owe, math.inf for any; else ten times the capacity.
+    A cost beyond the capacity is refused for ever, or with ``oversize="debt"`` passes when nothing
+    of the key is used, and owes the rest, up to `max_debt`; not for concurrency and quotas.
 
     Immutable; equal and hashed by value. Raises ConfigurationError for invalid arguments.
     """
@@ -96,6 +98,7 @@ class Limit:
         shadow: bool = False,
         id: str | None = None,
         max_debt: float | None = None,
+        oversize: Oversize = "refuse",
     ) -> None: ...
     @overload
     def __init__(
@@ -109,6 +112,7 @@ class Limit:
         shadow: bool = False,
         id: str | None = None,
         max_debt: float | None = None,
+        oversize: Oversize = "refuse",
     ) -> None: ...
     @property
     def count(self) -> int:
@@ -128,6 +132,9 @@ class Limit:
     @property
     def max_debt(self) -> int:
         """The most units that a key may owe beyond the capacity."""
+    @property
+    def oversize(self) -> Oversize:
+        """What becomes of a cost beyond the capacity: ``refuse`` or ``debt``."""
     @property
     def id(self) -> str | None:
         """The id that identifies the limit's usage; None if its text does."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Union
 
-    from tidegate.types import Algorithm
+    from tidegate.types import Algorithm, Oversize
 
     LimitLike = Union[str, Limit, Iterable[Union[str, Limit]]]
 
@@ -119,6 +119,15 @@ def _restore(
     id: str | None,
     rule: str | None,
     max_debt: float | None = None,
+    oversize: Oversize = "refuse",
 ) -> Limit:
-    limit = Limit(text, algorithm=algorithm, name=name, shadow=shadow, id=id, max_debt=max_debt)
+    limit = Limit(
+        text,
+        algorithm=algorithm,
+        name=name,
+        shadow=shadow,
+        id=id,
+        max_debt=max_debt,
+        oversize=oversize,
+    )
     return limit if rule is None else _core.limit_of_rule(limit, rule)

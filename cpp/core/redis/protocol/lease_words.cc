@@ -20,6 +20,11 @@ bool HasSlots(const Charge& charge, const Answer& answer, size_t index) {
 
 bool IsLease(const Request& request) {
   if (request.op != "hit") return false;
+  // A cost that may owe the rest has other arguments.
+  const auto owes = [](const Charge& charge) {
+    return charge.limit->limit.IsOversize(charge.cost);
+  };
+  if (std::any_of(request.plan.begin(), request.plan.end(), owes)) return false;
   return std::any_of(request.askings.begin(), request.askings.end(), [](const auto& asking) {
     if (asking == nullptr) return false;
     const leases::Question& question = asking->question;

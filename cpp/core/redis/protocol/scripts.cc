@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "algorithms/debt.h"
+#include "algorithms/log.h"
 #include "leases/table.h"
 #include "quotas/step.h"
 #include "redis/lua.inc"
@@ -73,13 +74,11 @@ std::string Constant(absl::string_view name, int64_t value) {
   return absl::StrCat("local ", name, " = ", value, "\n");
 }
 
-// One letter for each limit, 's' if it is in shadow; empty if none is.
-std::string ShadowsOf(absl::Span<const Charge> plan) {
-  const auto in_shadow = [](const Charge& charge) { return charge.limit->limit.shadow(); };
-  if (std::none_of(plan.begin(), plan.end(), in_shadow)) return "";
-  std::string shadows;
-  for (const Charge& charge : plan) shadows += in_shadow(charge) ? 's' : 'e';
-  return shadows;
+// Empty if no limit has a letter of its own.
+std::string LettersOf(const Request& request) {
+  std::string letters;
+  for (const Charge& charge : request.plan) letters += LetterOf(request.op, charge);
+  return letters.find_first_not_of('e') == std::string::npos ? "" : letters;
 }
 
 // Whether all keys of the request are deleted. A reset keeps what a quota has beyond its usage.
@@ -107,8 +106,21 @@ void AppendQuota(Words* words, const Request& request, const Charge& charge) {
 
 }  // namespace
 
+char LetterOf(std::string_view op, const Charge& charge) {
+  const Limit& limit = charge.limit->limit;
+  const bool is_of_hit = op == "hit" || op == "peek" || op == "reserve" || op == "raise";
+  if (is_of_hit && limit.IsOversize(charge.cost)) return limit.shadow() ? 'p' : 'o';
+  return limit.shadow() ? 's' : 'e';
+}
+
 void AppendLimit(Words* words, const Request& request, const Charge& charge) {
   const Limit& limit = charge.limit->limit;
+  if (const char letter = LetterOf(request.op, charge); letter == 'o' || letter == 'p') {
+    Request own = request;
+    own.op = "charge";
+    own.owes = true;
+    return AppendLimit(words, own, charge);
+  }
   const size_t part = PartOf(limit);
   const int64_t debt = request.owes ? limit.max_debt() : 0;
   words->Add(kParts[part].name);
@@ -197,7 +209,16 @@ Decision DecideLog(const Charge& charge, const Answer& answer, size_t index, boo
   d.reset_after_ns = std::max<int64_t>(newest - answer.now_ns, 0);
   const int64_t freeing = freeing_s * kSecond + freeing_ns - answer.now_ns;
   if (freeing > 0) d.known_more_ns = freeing;
-  if (charge.cost > limit.count()) {
+  if (limit.IsOversize(charge.cost)) {
+    InstantRing ring;
+    if (alive == 0 && charged) {
+      d = StepLog(limit, &ring, answer.now_ns, charge.cost);
+      d.behind = behind != 0;
+    } else {
+      d.allowed = alive == 0;
+      d.retry_after_ns = d.reset_after_ns;
+    }
+  } else if (charge.cost > limit.count()) {
     d.retry_after_ns = Decision::kNever;
   } else if (alive + charge.cost > limit.count()) {
     d.retry_after_ns = std::max<int64_t>(freeing, 1);
@@ -352,7 +373,7 @@ std::string Scripts::Command(const Request& request, Form form, bool by_text) co
   }
   words.Add(request.confirmed ? 1 : 0);
   words.Add(request.margin_ms);
-  words.Add(ShadowsOf(request.plan));
+  words.Add(LettersOf(request));
   for (const Charge& charge : request.plan) AppendLimit(&words, request, charge);
   if (request.top_up != nullptr) {
     words.Add(request.top_up->units);
@@ -378,7 +399,7 @@ bool IsPlainBucket(const Charge& charge) {
 bool IsPlainWindow(const Charge& charge) {
   const Limit& limit = charge.limit->limit;
   return limit.algorithm() == Algorithm::kFixedWindow && limit.calendar() == Calendar::kNone &&
-         !limit.shadow() && limit.period_ns() % kMicrosecond == 0;
+         !limit.shadow() && !limit.IsOversize(charge.cost) && limit.period_ns() % kMicrosecond == 0;
 }
 
 }  // namespace

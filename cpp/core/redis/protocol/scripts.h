@@ -65,6 +65,8 @@ struct Request {
   const Reservation* reservation = nullptr;
 };
 
+// What the scripts do with a limit, as the head of lua/plan.lua lists.
+char LetterOf(std::string_view op, const Charge& charge);
 // The name of a limit's algorithm in the scripts, and its arguments for a request.
 void AppendLimit(Words* words, const Request& request, const Charge& charge);
 
