@@ -2,23 +2,33 @@
 -- at what was used, or raises them. Whoever takes the record of a reservation settles it; that and
 -- the correction are one script, so a call that is made twice corrects once.
 --
--- KEYS: one for each limit, as for plan.lua, and then for each of them the record.
--- ARGV[1] the operation: reserve, settle or raise.
--- ARGV[2] to [6] as for plan.lua.
+-- KEYS: one for each limit, as for plan.lua, then for each of them the record, and then for each of
+--   them its open reservations that are given back when their life is over.
+-- ARGV[1] the operation: reserve, settle or raise; hold, which reserves what is given back when the
+--   life of the records is over; or undo, which settles units that were charged
+--   without a record, and makes the records that are not there.
+-- ARGV[2] to [6] as for plan.lua, ARGV[6] never empty.
 -- ARGV[7] for reserve the milliseconds that a record lives, for settle those that a settled one is
---   kept at most, for callers that ask again.
+--   kept at most, for callers that ask again, and for undo those that it is kept.
 -- Then for each limit: for settle what to do about the difference, charge, refund or none, else hit;
 --   for settle the units that the record must hold, for which the arguments that follow were
 --   computed (else 0); the units reserved or used; for settle the instant from which the units that
 --   were reserved count no more, s, ns (else 0, 0); and its algorithm with its arguments as for
 --   plan.lua, for what is to be done.
--- Value of a record: o and the units while it is open, s and the units once it is settled.
+-- Value of a record: o and the units while it is open, s and the units once it is settled. One that
+--   is given back is, while it is open, in the hash of its limit, under its id: the units, when its
+--   life is over in milliseconds, until when the units count, s, ns, and when they were charged, s,
+--   ns. The field next is the first end of these lives. Each call gives back those that are over.
 -- Reply, all integers but the states of quotas: 1, or 0 if nothing was done, since a limit or a
 --   record refused, or since a state lies too far ahead; the instant of the call, s, ns; for each
 --   limit its state, before the call, but for settle after it; and then for each limit what was
 --   found of its record, as Found in cpp/include/tidegate/reservation.h, its units, and for settle
 --   the units that are charged now.
 local op = ARGV[1]
+local undo = op == 'undo'
+if undo then op = 'settle' end
+local holds = op == 'hold'
+if holds then op = 'reserve' end
 local now_s, now_n
 if ARGV[2] == '' then
   local time = redis.call('TIME')
@@ -28,9 +38,10 @@ else
 end
 local confirmed = ARGV[4] == '1'
 margin_ms = tonumber(ARGV[5])
-local shadows = ARGV[6]
+local letters = ARGV[6]
 local life_ms = tonumber(ARGV[7])
-local count = #KEYS / 2
+local count = #KEYS / 3
+local now_ms = now_s * 1000 + math.floor(now_n / 1000000)
 local NOTHING, OPEN, AGAIN, SETTLED, OTHER = 0, 1, 2, 3, 4
 
 local function text(kind, units)
@@ -42,7 +53,88 @@ local function left(key)
   return math.max(1, redis.call('PTTL', key))
 end
 
--- All is read before anything is written.
+-- How long a hash is kept after the last life in it, so that its reservations can be given back.
+local KEPT_MS = 86400000
+
+local function entry_of(value)
+  local entry = {}
+  for word in string.gmatch(value or '', '%S+') do entry[#entry + 1] = tonumber(word) end
+  return #entry == 6 and entry or nil
+end
+
+-- Gives back as many of the units, charged at an instant, as still count.
+local function give_back(i, p, units, until_s, until_n, admitted_s, admitted_n)
+  local name, at = p.name, p.at
+  if name ~= 'log' and not after(until_s, until_n, now_s, now_n) then return end
+  local kept = {}
+  for word = at, at + p.algorithm.args - 1 do kept[word] = ARGV[word] end
+  if name == 'bucket' then
+    local s, n, f = time_of(units, {tonumber(ARGV[at + 12]), tonumber(ARGV[at + 13]),
+                                    tonumber(ARGV[at + 14]), tonumber(ARGV[at + 3])})
+    local left_s, left_n = sub(until_s, until_n, now_s, now_n)
+    if after(s, n, left_s, left_n) then s, n, f = left_s, left_n, 0 end
+    ARGV[at + 5], ARGV[at + 6], ARGV[at + 7] = s, n, f
+  elseif name == 'log' then
+    ARGV[at + 3], ARGV[at + 4], ARGV[at + 5] = units, admitted_s, admitted_n
+  elseif name == 'quota' then
+    ARGV[at + 1] = units
+  else
+    ARGV[at + (name == 'fixed' and 4 or 3)] = units
+  end
+  p.algorithm.refund(KEYS[i], at, now_s, now_n, p.algorithm.read(KEYS[i], at, now_s, now_n))
+  for word, value in pairs(kept) do ARGV[word] = value end
+end
+
+-- Gives back what nobody has settled in time, and notes the first of the lives that are left.
+local function sweep(i, p)
+  local next_ms = tonumber(redis.call('HGET', p.open, 'next') or '')
+  if not next_ms or next_ms > now_ms then return end
+  local first
+  local fields = redis.call('HGETALL', p.open)
+  for f = 1, #fields, 2 do
+    local e = fields[f] ~= 'next' and entry_of(fields[f + 1])
+    if e and e[2] <= now_ms then
+      redis.call('HDEL', p.open, fields[f])
+      give_back(i, p, e[1], e[3], e[4], e[5], e[6])
+    elseif e then
+      first = math.min(first or e[2], e[2])
+    end
+  end
+  if first then
+    redis.call('HSET', p.open, 'next', first)
+  else
+    redis.call('DEL', p.open)
+  end
+end
+
+-- Notes an open reservation that is given back.
+local function hold(p, entry)
+  redis.call('HSET', p.open, p.id, table.concat(entry, ' '))
+  local next_ms = tonumber(redis.call('HGET', p.open, 'next') or '')
+  if not next_ms or entry[2] < next_ms then redis.call('HSET', p.open, 'next', entry[2]) end
+  local ms = math.max(redis.call('PTTL', p.open), entry[2] - now_ms + KEPT_MS)
+  redis.call('PEXPIRE', p.open, ms)
+end
+
+-- Until when the units that were just charged count, if nobody else charges the key.
+local function counted_until(p, state)
+  if p.name == 'bucket' then
+    local s, n = add(now_s, now_n, state.after[1], state.after[2])
+    return add(s, n, 0, state.after[3] > 0 and 1 or 0)
+  end
+  if p.name == 'fixed' then return state.es, state.en end
+  if p.name == 'sliding' then
+    return add(state.ss, state.sn, tonumber(ARGV[p.at]), tonumber(ARGV[p.at + 1]))
+  end
+  -- The units of a quota count until the next period; a log knows units by their instants.
+  local until_s = LAST_SECOND
+  for _, edge in pairs(state.terms and state.terms.edges or {}) do
+    if edge > now_s then until_s = math.min(until_s, edge) end
+  end
+  return until_s, 0
+end
+
+-- All is read before anything is written, but for what is given back first.
 local reply = {1, now_s, now_n}
 local plan = {}
 local a = 8
@@ -50,15 +142,20 @@ for i = 1, count do
   local p = {
     act = ARGV[a], units = tonumber(ARGV[a + 2]), until_s = tonumber(ARGV[a + 3]),
     until_n = tonumber(ARGV[a + 4]), name = ARGV[a + 5], at = a + 6, record = KEYS[count + i],
-    found = NOTHING, held = 0,
+    open = KEYS[2 * count + i], id = string.sub(KEYS[count + i], -32), found = NOTHING, held = 0,
   }
   p.algorithm = algorithms[p.name]
+  sweep(i, p)
   p.state = p.algorithm.read(KEYS[i], p.at, now_s, now_n)
   if p.state.behind and not confirmed then reply[1] = 0 end
   if op == 'reserve' then
     p.found = OPEN
   else
     local kind, held = string.match(redis.call('GET', p.record) or '', '^([os])(%d+)$')
+    if not kind then
+      p.entry = entry_of(redis.call('HGET', p.open, p.id))
+      if p.entry then kind, held = 'o', p.entry[1] end
+    end
     -- No reservation holds more than a limit can count.
     if kind and tonumber(held) + p.units < 9007199254740992 then
       p.held = tonumber(held)
@@ -69,19 +166,25 @@ for i = 1, count do
       else
         p.found = OPEN
       end
+    elseif undo then
+      p.held, p.found = tonumber(ARGV[a + 1]), OPEN
     end
   end
+  local letter = string.sub(letters, i, i)
+  local oversize = letter == 'o' or letter == 'p'
+  if oversize then p.state.allowed, p.oversize = unused(p.state), true end
   if op ~= 'settle' then
-    local refuses = not p.state.allowed and string.sub(shadows, i, i) ~= 's'
+    local refuses = not p.state.allowed and letter ~= 's' and letter ~= 'p'
     if refuses or p.found ~= OPEN then reply[1] = 0 end
   end
   a = p.at + p.algorithm.args
-  if p.act == 'charge' then a = a + p.algorithm.more end
+  if p.act == 'charge' or oversize then a = a + p.algorithm.more end
   plan[i] = p
 end
 
 local function charge(i, p)
   local charged = p.state.allowed
+  if charged and p.oversize then p.algorithm.take(KEYS[i], p.at, now_s, now_n, p.state) end
   if charged or p.state.behind then
     p.algorithm.write(KEYS[i], p.at, now_s, now_n, p.state, charged)
   end
@@ -90,12 +193,20 @@ local function charge(i, p)
     return
   end
   p.held = p.held + p.units
+  if holds or p.entry then
+    local until_s, until_n = counted_until(p, p.state)
+    local e = p.entry or {0, now_ms + life_ms, 0, 0, now_s, now_n}
+    if after(until_s, until_n, e[3], e[4]) then e[3], e[4] = until_s, until_n end
+    e[1] = text('', p.held)
+    hold(p, e)
+    return
+  end
   local ms = op == 'reserve' and life_ms or left(p.record)
   redis.call('SET', p.record, text('o', p.held), 'PX', ms)
 end
 
 -- Gives back as much of the difference as still counts.
-local function give_back(i, p)
+local function refund(i, p)
   if p.name ~= 'log' then
     if not after(p.until_s, p.until_n, now_s, now_n) then return end
     local s, n = sub(p.until_s, p.until_n, now_s, now_n)
@@ -116,9 +227,11 @@ local function settle(i, p)
     end
     p.charged = p.held + units
   elseif p.act == 'refund' then
-    give_back(i, p)
+    refund(i, p)
   end
-  redis.call('SET', p.record, text('s', p.units), 'PX', math.min(life_ms, left(p.record)))
+  if p.entry then redis.call('HDEL', p.open, p.id) end
+  local ms = undo and life_ms or math.min(life_ms, p.entry and p.entry[2] - now_ms or left(p.record))
+  redis.call('SET', p.record, text('s', p.units), 'PX', ms)
 end
 
 local size = 3

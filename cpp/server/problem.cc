@@ -38,6 +38,10 @@ std::string_view ReasonOf(int http_status) {
       return "Method Not Allowed";
     case 408:
       return "Request Timeout";
+    case 409:
+      return "Conflict";
+    case 410:
+      return "Gone";
     case 413:
       return "Content Too Large";
     case 415:

@@ -9,7 +9,7 @@ from typing import Any
 
 import check_wire as wire
 import pytest
-from check_service import OK, Service
+from check_service import JSON, OK, Service
 from polling import eventually
 from redis_server import PATIENT, RedisServer
 from tidegate.server import _native
@@ -55,6 +55,35 @@ def test_the_status_of_a_user_is_one_command(server: RedisServer) -> None:
     ]
     sent = {name: after[name] - before.get(name, 0) for name in after if name.startswith("eval")}
     assert sum(sent.values()) == 1
+
+
+def test_reservations_are_settled_once_whatever_instance_is_asked(server: RedisServer) -> None:
+    def post(service: Service, what: str, **body: Any) -> tuple[int, dict[str, Any]]:
+        raw = json.dumps(body).encode()
+        status, _, content = service.http("POST", f"/v1/ratelimit/{what}", JSON, raw)
+        return status, json.loads(content)
+
+    rules = {"rules": [{"id": "tokens", "by": "user", "limit": "1000/36500 days"}]}
+    uri = f"redis://127.0.0.1:{server.port}?{PATIENT}&deny_cache_max=0"
+    instances = [Service(rules, storage=uri, clock=None) for _ in range(3)]
+    _, answer = post(instances[0], "reserve", userId="7", cost=100)
+    before = server.calls()
+    _, raised = post(instances[1], "extend", reservation=answer["reservation"], cost=50)
+    for service in instances:  # the token is from before the extension
+        status, settled = post(service, "commit", reservation=answer["reservation"], cost=400)
+        assert (status, settled["charged"], settled["remaining"]) == (200, 400, 600)
+    assert post(instances[2], "release", reservation=raised["reservation"])[0] == 409
+    after = server.calls()
+    sent = {name: after[name] - before.get(name, 0) for name in after if name.startswith("eval")}
+    # One each, and one more for the units that the old token does not know.
+    assert sum(sent.values()) == 6
+    check = instances[0].ask(attributes={"user": "7"}, cost=100)
+    refund = wire.request({"user": "7"}, decision=check.decision)
+    named = wire.request({"user": "7"}, cost=50) + wire.text(4, "job 7")
+    for service in instances:
+        assert service.grpc("Refund", refund)[0] == OK
+        assert service.grpc("Refund", named)[0] == OK
+    assert instances[1].ask("Peek", attributes={"user": "7"}).remaining == 650
 
 
 def test_refunds_and_resets_reach_the_store(server: RedisServer) -> None:

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tidegate/instant.h"
 #include "tidegate/limiter.h"
 #include "tidegate/plan.h"
 #include "tidegate/rule_limiter.h"
@@ -107,6 +108,16 @@ std::optional<Decision> Plan::SubmitReserved(Op op, Keys keys, Costs costs,
   });
 }
 
+std::vector<std::string> RuleLimiter::CountsOf(const Request& request, int64_t at_ns) const {
+  Charged charged;
+  Charges(request, 1, 1, at_ns, Load::kNone, &charged);
+  std::vector<std::string> names;
+  for (const Charge& charge : charged.charges) {
+    names.push_back(CountName(charge.limit->limit, charge.limit->scope));
+  }
+  return names;
+}
+
 absl::StatusOr<std::optional<Decision>> RuleLimiter::SubmitReserved(
     Op op, const Request& request, std::optional<int64_t> cost,
     std::shared_ptr<Reservation> reservation, Store::Done done) const {
@@ -125,6 +136,14 @@ absl::StatusOr<std::optional<Decision>> RuleLimiter::SubmitReserved(
     if (op == Op::kReserve) Count(charged, decision, nullptr);
     if (op == Op::kSettle) decision.SetCharged(0);
     return decision;
+  }
+  if (reservation->makes_records) {
+    // What was charged without a reservation counts as long as it may, as for any refund.
+    reservation->parts.clear();
+    for (Charge& charge : charged.charges) {
+      reservation->parts.push_back({charge.cost, kMaxInstantNs});
+      charge.cost = 0;
+    }
   }
   if (op != Op::kReserve && reservation->parts.size() != charged.charges.size()) {
     reservation->parts.assign(charged.charges.size(), {Reservation::kNone});

@@ -72,6 +72,9 @@ Decision Store::Settle(absl::Span<const Charge> plan, Reservation* reservation,
     part.found = Found::kNothing;
     if (part.units == Reservation::kNone) continue;
     const int64_t used = std::min(plan[i].cost, Reservation::kMostUnits);
+    if (reservation->makes_records) {
+      OpenRecord({plan[i].key, plan[i].limit, part.units}, *reservation, confirmed);
+    }
     // In this order: if the process dies in between, the estimate stands, and nothing is given back
     // or charged a second time.
     const std::optional<Record> record =

@@ -222,7 +222,9 @@ struct CellCalls {
       store.TableOf(key).Update(
           key, moment.now_ns, {.one_word = false, .is_one = true}, entry,
           [] { return MarkOfRank(kRecordRank); },
-          [&](uint64_t, uint64_t, uint64_t& next_w0, uint64_t& next_w1) {
+          [&](uint64_t w0, uint64_t, uint64_t& next_w0, uint64_t& next_w1) {
+            if (reservation.makes_records && w0 > static_cast<uint64_t>(moment.now_ns))
+              return false;
             next_w0 = static_cast<uint64_t>(moment.now_ns + reservation.ttl_ns);
             next_w1 = static_cast<uint64_t>(charge.cost);
             return true;
@@ -248,7 +250,10 @@ struct CellCalls {
       if (!change(&after)) return before;
       CellState next{slot.state.w0, static_cast<uint64_t>(after.units)};
       if (after.is_settled) {
-        next.w0 = static_cast<uint64_t>(std::min(ends_ns, moment.now_ns + Reservation::kSettledNs));
+        if (!reservation.makes_records) {
+          next.w0 =
+              static_cast<uint64_t>(std::min(ends_ns, moment.now_ns + Reservation::kSettledNs));
+        }
         next.w1 |= kSettledBit;
       }
       if (Table::Replace(slot, next)) return before;

@@ -46,6 +46,11 @@ struct Reservation {
   std::array<uint64_t, 2> id{};  // random
   int64_t ttl_ns = 0;            // the life of its records
   int64_t admitted_ns = 0;       // when the estimate was charged
+  // Whether a call that settles makes the records that are not there, and remembers them for
+  // `ttl_ns`: for units that were charged without a reservation, and are to be given back once.
+  bool makes_records = false;
+  // Whether the estimate is given back when the life of its records is over without a settlement.
+  bool gives_back = false;
   absl::InlinedVector<Part, 4> parts;
 };
 

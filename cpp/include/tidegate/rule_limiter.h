@@ -101,11 +101,14 @@ class RuleLimiter {
                                          const Decision& hit) const;
   // Like Limiter::SubmitReserved(), by the rules that apply to `request` when it is reserved. Rules
   // that count requests reserve one; settling leaves that, and raising adds none. Without a cost,
-  // kSettle gives all back. An error if a limit that applies cannot be reserved.
-  absl::StatusOr<std::optional<Decision>> SubmitReserved(Op op, const Request& request,
-                                                         std::optional<int64_t> cost,
-                                                         std::shared_ptr<Reservation> reservation,
-                                                         Store::Done done) const;
+  // kSettle gives all back. An error if a limit that applies cannot be reserved. With
+  // Reservation::makes_records, kSettle gives back what a hit of `cost` at `admitted_ns` charged.
+  virtual absl::StatusOr<std::optional<Decision>> SubmitReserved(
+      Op op, const Request& request, std::optional<int64_t> cost,
+      std::shared_ptr<Reservation> reservation, Store::Done done) const;
+  // The names of the counts that a request at `at_ns` charges, in the order of the parts of its
+  // reservation: equal for rules that count the same, whatever their other rules are.
+  virtual std::vector<std::string> CountsOf(const Request& request, int64_t at_ns) const;
   // Forgets the usage; carried and topped-up units of quotas stay. Forget() forgets these too. Of
   // the rules that apply, those with the ids `only`; where it is null, those whose counts the
   // request's caller shares with no others: see SaysOfCaller().

@@ -41,9 +41,14 @@ void Asked::TakeOffQuery(const BoundRules& rules, Decoded* decoded) {
   }
 }
 
-Problem CostProblem(std::string_view given) {
+Problem CostProblem(std::string_view given, int64_t least) {
+  return Problem::BadRequest(absl::StrCat("the cost is ", Absl(given),
+                                          "; expected an integer from ", least, " to ", kMostCost));
+}
+
+Problem TtlProblem(std::string_view given) {
   return Problem::BadRequest(
-      absl::StrCat("the cost is ", Absl(given), "; expected an integer from 1 to ", kMostCost));
+      absl::StrCat("the ttl is ", Absl(given), "; expected 0.001 to 31622400 seconds"));
 }
 
 }  // namespace tidegate::server

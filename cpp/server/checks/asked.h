@@ -20,12 +20,17 @@ using Decoded = std::deque<std::string>;
 
 // The views live as long as the body that they were read from, its decoded parts, and the reader.
 struct Asked {
+  static constexpr int64_t kUsualTtlNs = 60'000'000'000;
+
   Attributes attributes;
   int64_t cost = 1;
   bool cost_is_given = false;
   bool wants_outcomes = false;
   std::string_view decision;               // the token of the decision to refund; empty without one
   std::vector<std::string_view> rule_ids;  // the ids of the rules to reset; empty for the caller's
+  std::string_view once;         // names a refund, so that a second one gives nothing back
+  std::string_view reservation;  // the token of a reservation
+  int64_t ttl_ns = kUsualTtlNs;  // of a new reservation
 
   // Returns a view without data if the request does not have the attribute.
   std::string_view Get(std::string_view name) const;
@@ -37,6 +42,7 @@ struct Asked {
   void TakeOffQuery(const BoundRules& rules, Decoded* decoded);
 };
 
+inline constexpr size_t kMostOnceBytes = 255;
 inline constexpr size_t kMostAttributes = 64;
 inline constexpr size_t kMostNameBytes = 255;
 inline constexpr size_t kMostValueBytes = 8192;
@@ -45,7 +51,9 @@ inline constexpr size_t kMostRules = 1000;   // in one Reset
 inline constexpr int64_t kMostCost = Limit::kMaxCount;
 
 // The problem of a cost that is out of range.
-Problem CostProblem(std::string_view given);
+Problem CostProblem(std::string_view given, int64_t least = 1);
+// The problem of the life of a reservation that is out of range.
+Problem TtlProblem(std::string_view given);
 
 }  // namespace tidegate::server
 

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "server/checks/decision_values.h"
 #include "server/json_text.h"
+#include "tidegate/reservation.h"
 
 namespace tidegate::server {
 
@@ -72,11 +73,16 @@ std::string_view ReasonOf(simdjson::error_code error) {
   }
 }
 
+enum class Body : uint8_t { kCheck, kReserve, kSettle };
+
 // Reads one body into `asked`.
 class Reader {
  public:
-  Reader(Asked* asked, bool may_have_surrogates)
-      : asked_(*asked), may_have_surrogates_(may_have_surrogates) {}
+  Reader(Asked* asked, bool may_have_surrogates, Body body = Body::kCheck, int64_t least_cost = 1)
+      : asked_(*asked),
+        may_have_surrogates_(may_have_surrogates),
+        body_(body),
+        least_cost_(least_cost) {}
 
   std::optional<Problem> Read(const dom::object& body) {
     for (const dom::key_value_pair member : body) {
@@ -87,16 +93,45 @@ class Reader {
 
  private:
   std::optional<Problem> ReadMember(std::string_view name, const dom::element& value) {
+    if (name == "cost" && least_cost_ != kNoCost) return ReadCost(value);
+    if (body_ == Body::kSettle) {
+      if (name == "reservation") return ReadReservation(value);
+      return Problem::BadRequest(absl::StrCat("the member ", ShownText(name),
+                                              " is not known; expected reservation",
+                                              least_cost_ == kNoCost ? "" : " or cost"));
+    }
     for (size_t i = 0; i < kMembers.size(); ++i) {
       if (kMembers[i].first == name) return ReadText(name, kMembers[i].second, value);
     }
     if (name == "attributes") return ReadAttributes(value);
-    if (name == "cost") return ReadCost(value);
-    if (name == "outcomes") return ReadOutcomes(value);
+    if (name == "outcomes" && body_ == Body::kCheck) return ReadOutcomes(value);
+    if (name == "ttl" && body_ == Body::kReserve) return ReadTtl(value);
     return Problem::BadRequest(
         absl::StrCat("the member ", ShownText(name),
                      " is not known; expected userId, apiKey, endpoint, tier, method, ip, cost, "
-                     "attributes or outcomes"));
+                     "attributes or ",
+                     body_ == Body::kReserve ? "ttl" : "outcomes"));
+  }
+
+  std::optional<Problem> ReadReservation(const dom::element& value) {
+    if (asked_.reservation.data() != nullptr) return Repeated("reservation");
+    if (value.get(asked_.reservation) != simdjson::SUCCESS) {
+      return WrongKind("reservation", value, "a string");
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Problem> ReadTtl(const dom::element& value) {
+    if (std::exchange(has_ttl_, true)) return Repeated("ttl");
+    if (value.is_null()) return std::nullopt;
+    double seconds = 0;
+    if (value.get(seconds) != simdjson::SUCCESS) return TtlProblem(KindOf(value));
+    constexpr double kSecond = 1e9;
+    if (!(seconds >= 0.001 && seconds * kSecond <= double{Reservation::kMostTtlNs})) {
+      return TtlProblem(std::to_string(seconds));
+    }
+    asked_.ttl_ns = static_cast<int64_t>(seconds * kSecond);
+    return std::nullopt;
   }
 
   std::optional<Problem> Repeated(std::string_view name) {
@@ -135,13 +170,20 @@ class Reader {
     if (value.is_null()) return std::nullopt;
     int64_t cost = 0;
     if (value.is<int64_t>() && value.get(cost) == simdjson::SUCCESS) {
-      if (cost < 1 || cost > kMostCost) return CostProblem(std::to_string(cost));
+      if (cost < least_cost_ || cost > kMostCost) {
+        return CostProblem(std::to_string(cost), least_cost_);
+      }
       asked_.cost = cost;
+      asked_.cost_is_given = true;
       return std::nullopt;
     }
-    if (value.type() == dom::element_type::UINT64) return CostProblem("2^63 or more");
-    if (value.type() == dom::element_type::DOUBLE) return CostProblem("a number with a fraction");
-    return CostProblem(KindOf(value));
+    if (value.type() == dom::element_type::UINT64) {
+      return CostProblem("2^63 or more", least_cost_);
+    }
+    if (value.type() == dom::element_type::DOUBLE) {
+      return CostProblem("a number with a fraction", least_cost_);
+    }
+    return CostProblem(KindOf(value), least_cost_);
   }
 
   std::optional<Problem> ReadOutcomes(const dom::element& value) {
@@ -155,6 +197,9 @@ class Reader {
 
   Asked& asked_;
   const bool may_have_surrogates_;
+  const Body body_;
+  const int64_t least_cost_;
+  bool has_ttl_ = false;
   bool has_attributes_ = false;
   bool has_cost_ = false;
   bool has_outcomes_ = false;
@@ -276,6 +321,29 @@ std::optional<Problem> ReadCheckJson(std::string_view body, Asked* asked) {
   return Reader(asked, MayHaveSurrogates(body)).Read(object);
 }
 
+std::optional<Problem> ReadReserveJson(std::string_view body, Asked* asked) {
+  thread_local Room room(kMostJsonBytes, kMostDepth);
+  dom::object object;
+  if (auto problem = room.Read(body, R"({"userId": "42", "cost": 500})", &object)) return problem;
+  return Reader(asked, MayHaveSurrogates(body), Body::kReserve).Read(object);
+}
+
+std::optional<Problem> ReadSettleJson(std::string_view body, int64_t least_cost, Asked* asked) {
+  thread_local Room room(kMostJsonBytes, kMostDepth);
+  dom::object object;
+  if (auto problem = room.Read(body, R"({"reservation": "tgs1.AbC", "cost": 730})", &object)) {
+    return problem;
+  }
+  if (auto problem = Reader(asked, false, Body::kSettle, least_cost).Read(object)) return problem;
+  if (asked->reservation.data() == nullptr) {
+    return Problem::BadRequest("the member \"reservation\" is missing; expected its token");
+  }
+  if (least_cost != kNoCost && !asked->cost_is_given) {
+    return Problem::BadRequest("the member \"cost\" is missing; expected what was used");
+  }
+  return std::nullopt;
+}
+
 std::optional<Problem> ReadCheckManyJson(std::string_view body, std::vector<Asked>* checks) {
   thread_local Room room(kMostManyJsonBytes, kMostManyDepth);
   dom::object object;
@@ -300,8 +368,14 @@ std::optional<Problem> ReadCheckManyJson(std::string_view body, std::vector<Aske
 }
 
 void AppendDecisionJson(const Decision& decision, const Outcomes* outcomes, std::string* json) {
+  AppendDecisionJson(decision, outcomes, {}, json);
+}
+
+void AppendDecisionJson(const Decision& decision, const Outcomes* outcomes, std::string_view extra,
+                        std::string* json) {
   *json += '{';
   AppendMembers(decision, json);
+  *json += extra;
   if (outcomes != nullptr) {
     *json += R"(,"outcomes":[)";
     for (size_t i = 0; i < outcomes->size(); ++i) {

@@ -27,12 +27,22 @@ std::string_view AttributeOfMember(std::string_view member);
 // Members may be missing or null. The views in `asked` are valid until the thread reads another
 // body.
 std::optional<Problem> ReadCheckJson(std::string_view body, Asked* asked);
+// The same with "ttl", seconds; `cost` is the estimate.
+std::optional<Problem> ReadReserveJson(std::string_view body, Asked* asked);
+// {"reservation": "TOKEN", "cost": 730}; the cost is at least `least_cost`, or not a member if that
+// is kNoCost.
+inline constexpr int64_t kNoCost = -1;
+std::optional<Problem> ReadSettleJson(std::string_view body, int64_t least_cost, Asked* asked);
 // {"checks": [BODY, …]}, 1 to kMostChecks of them.
 std::optional<Problem> ReadCheckManyJson(std::string_view body, std::vector<Asked>* checks);
 
 // {"allowed":true,"limit":1000,"remaining":847,"resetTime":1696523400,"retryAfter":null,
 //  "degraded":false,"rule":"api"}; `outcomes`, unless it is null, becomes a list of such objects.
 void AppendDecisionJson(const Decision& decision, const Outcomes* outcomes, std::string* json);
+
+// The same with `extra`, members that begin with a comma.
+void AppendDecisionJson(const Decision& decision, const Outcomes* outcomes, std::string_view extra,
+                        std::string* json);
 
 // {"rules":[{"rule":"api","endpoint":"/api/posts","limit":1000,"remaining":847,
 //  "resetTime":1696523400}],"degraded":false}: a row for each pattern of a rule, "*" for every

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/checks/decision_values.h"
+#include "tidegate/reservation.h"
 
 namespace tidegate::server {
 
@@ -56,12 +57,56 @@ std::optional<Problem> ReadCost(int64_t cost, Asked* asked) {
   return std::nullopt;
 }
 
+// google.protobuf.Duration.
+std::optional<Problem> ReadTtl(pbf_reader reader, Asked* asked) {
+  int64_t seconds = 0;
+  int64_t ns = 0;
+  while (reader.next()) {
+    if (reader.tag() > 2) {
+      reader.skip();
+    } else if (reader.wire_type() != pbf_wire_type::varint) {
+      return WrongType(reader.tag());
+    } else if (reader.tag() == 1) {
+      seconds = reader.get_int64();
+    } else {
+      ns = reader.get_int32();
+    }
+  }
+  constexpr int64_t kLeastNs = 1'000'000;
+  const bool is_sound = seconds >= 0 && seconds <= Reservation::kMostTtlNs / kSecondNs && ns >= 0 &&
+                        ns < kSecondNs && seconds * kSecondNs + ns >= kLeastNs &&
+                        seconds * kSecondNs + ns <= Reservation::kMostTtlNs;
+  if (!is_sound) return TtlProblem(absl::StrCat(seconds, " s and ", ns, " ns"));
+  asked->ttl_ns = seconds * kSecondNs + ns;
+  return std::nullopt;
+}
+
+std::optional<Problem> ReadSettle(pbf_reader reader, int64_t least_cost, Asked* asked) {
+  int64_t cost = 0;
+  while (reader.next()) {
+    if (reader.tag() == 1) {
+      if (reader.wire_type() != pbf_wire_type::length_delimited) return WrongType(1);
+      asked->reservation = View(reader.get_view());
+    } else if (reader.tag() == 2) {
+      if (reader.wire_type() != pbf_wire_type::varint) return WrongType(2);
+      cost = reader.get_int64();
+    } else {
+      reader.skip();
+    }
+  }
+  if (cost < least_cost || cost > kMostCost) {
+    return CostProblem(std::to_string(cost), least_cost);
+  }
+  asked->cost = cost;
+  return std::nullopt;
+}
+
 std::optional<Problem> Read(Message message, pbf_reader reader, Asked* asked) {
   while (reader.next()) {
     const uint32_t field = reader.tag();
     const bool is_text = reader.wire_type() == pbf_wire_type::length_delimited;
     const bool is_number = reader.wire_type() == pbf_wire_type::varint;
-    const bool has_cost = message == Message::kCheck || message == Message::kRefund;
+    const bool has_cost = message != Message::kReset && message != Message::kStatus;
     if (field == 1) {
       if (!is_text) return WrongType(field);
       if (auto problem = ReadAttribute(reader.get_message(), asked)) return problem;
@@ -82,6 +127,16 @@ std::optional<Problem> Read(Message message, pbf_reader reader, Asked* asked) {
     } else if (field == 3 && message == Message::kRefund) {
       if (!is_text) return WrongType(field);
       asked->decision = View(reader.get_view());
+    } else if (field == 3 && message == Message::kReserve) {
+      if (!is_text) return WrongType(field);
+      if (auto problem = ReadTtl(reader.get_message(), asked)) return problem;
+    } else if (field == 4 && message == Message::kRefund) {
+      if (!is_text) return WrongType(field);
+      asked->once = View(reader.get_view());
+      if (asked->once.empty() || asked->once.size() > kMostOnceBytes) {
+        return Problem::BadRequest(absl::StrCat("the token of the refund has ", asked->once.size(),
+                                                " bytes; expected 1 to ", kMostOnceBytes));
+      }
     } else {
       reader.skip();
     }
@@ -140,6 +195,11 @@ std::optional<Problem> ReadRequest(Message message, std::string_view body, Asked
   return Caught([&] { return Read(message, pbf_reader(body.data(), body.size()), asked); });
 }
 
+std::optional<Problem> ReadSettleRequest(std::string_view body, int64_t least_cost, Asked* asked) {
+  return Caught(
+      [&] { return ReadSettle(pbf_reader(body.data(), body.size()), least_cost, asked); });
+}
+
 std::optional<Problem> ReadCheckMany(std::string_view body, std::vector<Asked>* checks) {
   return Caught([&]() -> std::optional<Problem> {
     pbf_reader reader(body.data(), body.size());
@@ -181,6 +241,23 @@ void AppendCheckResponse(const Decision& decision, const Outcomes* outcomes, std
     for (const Decision& outcome : *outcomes) AddOutcome(writer, 10, outcome);
   }
   AddText(writer, 11, token);
+}
+
+void AppendReserveResponse(const Decision& decision, std::string_view reservation,
+                           std::string* body) {
+  std::string answer;
+  AppendCheckResponse(decision, nullptr, {}, &answer);
+  pbf_writer writer(*body);
+  writer.add_message(1, answer.data(), answer.size());
+  AddText(writer, 2, reservation);
+}
+
+void AppendSettleResponse(const Decision& decision, std::string* body) {
+  std::string answer;
+  AppendCheckResponse(decision, nullptr, {}, &answer);
+  pbf_writer writer(*body);
+  writer.add_message(1, answer.data(), answer.size());
+  if (decision.charged > 0) writer.add_int64(2, decision.charged);
 }
 
 void AppendAnswer(std::string_view check_response, std::string* body) {

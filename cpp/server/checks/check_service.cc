@@ -3,10 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/checks/check_json.h"
 #include "server/checks/check_proto.h"
 #include "server/checks/decide.h"
 #include "server/checks/descriptors.h"
 #include "server/checks/other_calls.h"
+#include "server/checks/reserved_calls.h"
 #include "server/checks/rest_requests.h"
 
 namespace tidegate::server {
@@ -18,6 +20,10 @@ enum class Ask : uint8_t {
   kRefund,
   kReset,
   kStatus,
+  kReserve,
+  kCommit,
+  kExtend,
+  kRelease,
   kRestCheck,
   kRestCheckMany,
   kRestStatus,
@@ -54,6 +60,14 @@ constexpr CheckMethod kMethods[] = {
     {Ask::kPeek, Role::kViewer, "/tidegate.v1.RateLimiter/Peek", ""},
     {Ask::kRestStatus, Role::kViewer, "/v1/ratelimit/status/", "GET"},
     {Ask::kStatus, Role::kViewer, "/tidegate.v1.RateLimiter/Status", ""},
+    {Ask::kReserve, Role::kCheck, "/v1/ratelimit/reserve", "POST"},
+    {Ask::kReserve, Role::kCheck, "/tidegate.v1.RateLimiter/Reserve", ""},
+    {Ask::kCommit, Role::kCheck, "/v1/ratelimit/commit", "POST"},
+    {Ask::kCommit, Role::kCheck, "/tidegate.v1.RateLimiter/Commit", ""},
+    {Ask::kExtend, Role::kCheck, "/v1/ratelimit/extend", "POST"},
+    {Ask::kExtend, Role::kCheck, "/tidegate.v1.RateLimiter/Extend", ""},
+    {Ask::kRelease, Role::kCheck, "/v1/ratelimit/release", "POST"},
+    {Ask::kRelease, Role::kCheck, "/tidegate.v1.RateLimiter/Release", ""},
     {Ask::kRefund, Role::kCheck, "/tidegate.v1.RateLimiter/Refund", ""},
     {Ask::kReset, Role::kOperator, "/tidegate.v1.RateLimiter/Reset", ""},
 };
@@ -211,6 +225,10 @@ bool CheckService::HandleKnown(const Request& request, const CheckMethod& method
                   absl::MakeSpan(checks), answer, later);
   }
   Asked asked;
+  const auto settle = [&](int64_t least_cost) {
+    return request.is_grpc ? ReadSettleRequest(request.body, least_cost, &asked)
+                           : ReadRestSettle(request, least_cost, &asked);
+  };
   const auto read = [&]() -> std::optional<Problem> {
     switch (method.ask) {
       case Ask::kRestCheck:
@@ -219,6 +237,15 @@ bool CheckService::HandleKnown(const Request& request, const CheckMethod& method
         return ReadRestStatus(request, method.path, &asked, &decoded);
       case Ask::kGateway:
         return ReadGatewayCheck(request, *config, &asked, &decoded);
+      case Ask::kReserve:
+        return request.is_grpc ? ReadRequest(Message::kReserve, request.body, &asked)
+                               : ReadRestReserve(request, &asked);
+      case Ask::kCommit:
+        return settle(0);
+      case Ask::kExtend:
+        return settle(1);
+      case Ask::kRelease:
+        return settle(kNoCost);
       case Ask::kRefund:
         return ReadRequest(Message::kRefund, request.body, &asked);
       case Ask::kReset:
@@ -241,6 +268,14 @@ bool CheckService::HandleKnown(const Request& request, const CheckMethod& method
       return decide(Op::kHit, Form::kGateway);
     case Ask::kPeek:
       return decide(Op::kPeek, Form::kGrpc);
+    case Ask::kReserve:
+      return Reserve(config, request.is_grpc, std::move(asked), answer, later);
+    case Ask::kCommit:
+      return Commit(config, request.is_grpc, asked, answer, later);
+    case Ask::kExtend:
+      return Extend(config, request.is_grpc, asked, answer, later);
+    case Ask::kRelease:
+      return Release(config, request.is_grpc, asked, answer, later);
     case Ask::kRefund:
       return Refund(config, std::move(asked), answer, later);
     case Ask::kReset:

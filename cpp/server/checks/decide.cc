@@ -1,5 +1,6 @@
 #include "server/checks/decide.h"
 
+#include <atomic>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,18 +17,6 @@
 namespace tidegate::server {
 
 namespace {
-
-// One check, with all parts of its answer.
-struct Checked {
-  Decision decision;
-  Outcomes outcomes;
-  int64_t cost = 1;
-  bool wants_outcomes = false;
-  std::optional<Penalty> penalty;  // of the caller
-
-  bool is_blocked() const { return penalty.has_value() && penalty->blocks; }
-  int64_t factor() const { return penalty.has_value() ? penalty->factor() : 1; }
-};
 
 void Record(const CheckContext& context, const Caller& caller, const Checked& checked) {
   if (context.recorder == nullptr) return;
@@ -49,6 +38,17 @@ void Record(const CheckContext& context, const Caller& caller, const Checked& ch
   }
 }
 
+}  // namespace
+
+void AddRateFields(const Decision& decision, RateFieldSet set, Answer* answer) {
+  if (IsUnlimited(decision)) return;
+  WriteRateFields(RateFieldTexts(*decision.limit, set),
+                  RateFieldValuesOf(decision, decision.at_ns, decision.at_ns), set,
+                  [answer](RateField field, std::string_view value) {
+                    answer->headers.emplace_back(LowerNameOf(field), value);
+                  });
+}
+
 void Count(CheckContext& context, Op op, const Caller& caller, const Checked& checked) {
   if (op != Op::kHit) return;
   CheckCounters& counters = context.counters;
@@ -60,30 +60,24 @@ void Count(CheckContext& context, Op op, const Caller& caller, const Checked& ch
   Record(context, caller, checked);
 }
 
+namespace {
+
 void AppendGrpc(const CheckConfig& config, Op op, const Checked& checked, std::string* body) {
   std::string token;
   if (op == Op::kHit && checked.decision.allowed) {
-    token = Encoded({config.rules->generation(), checked.cost, checked.decision});
+    static std::atomic<uint64_t> number{0};
+    token = Encoded({config.rules->generation(), number.fetch_add(1, std::memory_order_relaxed),
+                     checked.cost, checked.decision});
   }
   AppendCheckResponse(checked.decision, checked.wants_outcomes ? &checked.outcomes : nullptr, token,
                       body);
 }
 
-// Adds the header fields of `set`; none if nothing limits the request.
-void AddRateFields(const Decision& decision, RateFieldSet set, Answer* answer) {
-  if (IsUnlimited(decision)) return;
-  WriteRateFields(RateFieldTexts(*decision.limit, set),
-                  RateFieldValuesOf(decision, decision.at_ns, decision.at_ns), set,
-                  [answer](RateField field, std::string_view value) {
-                    answer->headers.emplace_back(LowerNameOf(field), value);
-                  });
-}
-
 void AnswerHttp(const CheckConfig& config, Form form, const Checked& checked, Answer* answer) {
   const CheckOptions& options = config.context->options;
   const Decision& decision = checked.decision;
-  constexpr RateFieldSet kPlain = kXRateLimitFields | SetOf(RateField::kRetryAfter);
-  AddRateFields(decision, form == Form::kGateway ? kPlain | kIetfFields : kPlain, answer);
+  AddRateFields(decision, form == Form::kGateway ? kPlainFields | kIetfFields : kPlainFields,
+                answer);
   if (form == Form::kGateway) {
     answer->http_status = decision.allowed ? 204 : options.auth_refused_status;
     return;

@@ -11,12 +11,32 @@
 #include "server/checks/asked.h"
 #include "server/checks/caller.h"
 #include "server/checks/context.h"
+#include "tidegate/rate_fields.h"
 #include "tidegate/rule_set.h"
 #include "tidegate/store.h"
 
 namespace tidegate::server {
 
 enum class Form : uint8_t { kGrpc, kGrpcMany, kRest, kRestMany, kGateway };
+
+// One check, with all parts of its answer.
+struct Checked {
+  Decision decision;
+  Outcomes outcomes;
+  int64_t cost = 1;
+  bool wants_outcomes = false;
+  std::optional<Penalty> penalty;  // of the caller
+
+  bool is_blocked() const { return penalty.has_value() && penalty->blocks; }
+  int64_t factor() const { return penalty.has_value() ? penalty->factor() : 1; }
+};
+
+// Adds the header fields of `set`; none if nothing limits the request.
+inline constexpr RateFieldSet kPlainFields = kXRateLimitFields | SetOf(RateField::kRetryAfter);
+void AddRateFields(const Decision& decision, RateFieldSet set, Answer* answer);
+
+// Counts a decision, and records it for its caller, if `op` is kHit.
+void Count(CheckContext& context, Op op, const Caller& caller, const Checked& checked);
 
 // Adds the tier that the table has for the user, if the request comes without a tier.
 void AddTier(const CheckConfig& config, Asked* asked);

@@ -6,7 +6,7 @@ namespace tidegate::server {
 
 namespace {
 
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kVersion = 2;
 
 void Append(uint64_t number, size_t bytes, std::string* text) {
   for (size_t i = 0; i < bytes; ++i) *text += static_cast<char>(number >> (8 * i) & 0xff);
@@ -21,7 +21,7 @@ uint64_t Take(std::string_view* text, size_t bytes) {
   return number;
 }
 
-constexpr size_t kTokenBytes = 1 + 8 + 8 + 8 + 1 + 2;
+constexpr size_t kTokenBytes = 1 + 8 + 8 + 8 + 8 + 1 + 2;
 
 }  // namespace
 
@@ -30,6 +30,7 @@ std::string Encoded(const DecisionToken& token) {
   text.reserve(kTokenBytes);
   Append(kVersion, 1, &text);
   Append(token.generation, 8, &text);
+  Append(token.number, 8, &text);
   Append(static_cast<uint64_t>(token.cost), 8, &text);
   Append(static_cast<uint64_t>(token.hit.at_ns), 8, &text);
   Append(static_cast<uint64_t>(token.hit.elsewhere), 1, &text);
@@ -41,6 +42,7 @@ std::optional<DecisionToken> DecodedToken(std::string_view text) {
   if (text.size() != kTokenBytes || Take(&text, 1) != kVersion) return std::nullopt;
   DecisionToken token;
   token.generation = Take(&text, 8);
+  token.number = Take(&text, 8);
   token.cost = static_cast<int64_t>(Take(&text, 8));
   token.hit.allowed = true;
   token.hit.at_ns = static_cast<int64_t>(Take(&text, 8));

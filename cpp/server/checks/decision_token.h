@@ -14,6 +14,7 @@ namespace tidegate::server {
 
 struct DecisionToken {
   uint64_t generation = 0;  // BoundRules::generation() of the rules that decided
+  uint64_t number = 0;      // tells it from all others of the generation
   int64_t cost = 1;
   Decision hit;  // an allowed decision, with its instant and where it was charged
 };

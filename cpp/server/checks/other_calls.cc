@@ -1,6 +1,7 @@
 #include "server/checks/other_calls.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,8 @@
 #include "server/checks/decide.h"
 #include "server/checks/decision_token.h"
 #include "server/checks/gathering.h"
+#include "server/checks/reservation_token.h"
+#include "server/checks/reserved_calls.h"
 
 namespace tidegate::server {
 
@@ -88,6 +91,12 @@ class StatusCall final : public Gathering {
   std::optional<Penalty> penalty_;  // of the caller
 };
 
+// The id of a refund that its caller has named.
+std::array<uint64_t, 2> IdOf(std::string_view once) {
+  return {DigestOfCount(std::string("refund ") + std::string(once)),
+          DigestOfCount(std::string("of ") + std::string(once))};
+}
+
 bool RefundOf(const std::shared_ptr<const CheckConfig>& config, const Asked& asked,
               const Decision* hit, Answer* answer, const Later& later) {
   auto* const change = new Change(config);  // deletes itself
@@ -105,7 +114,10 @@ bool HasRule(const RuleSet& rules, std::string_view id) {
 bool Refund(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answer* answer,
             const Later& later) {
   AddTier(*config, &asked);
-  if (asked.decision.empty()) return RefundOf(config, asked, nullptr, answer, later);
+  if (asked.decision.empty()) {
+    if (asked.once.empty()) return RefundOf(config, asked, nullptr, answer, later);
+    return RefundOnce(config, asked, IdOf(asked.once), nullptr, answer, later);
+  }
   const std::optional<DecisionToken> token = DecodedToken(asked.decision);
   if (!token.has_value()) {
     AnswerProblem(Problem::BadRequest("the decision is " + ShownText(asked.decision) +
@@ -118,7 +130,13 @@ bool Refund(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answe
   // rules may change.
   const bool is_exact =
       token->hit.limits_elsewhere == 0 || token->generation == config->rules->generation();
-  return RefundOf(config, asked, is_exact ? &token->hit : nullptr, answer, later);
+  // What a fallback was charged has no records.
+  if (token->hit.limits_elsewhere != 0) {
+    return RefundOf(config, asked, is_exact ? &token->hit : nullptr, answer, later);
+  }
+  const std::array<uint64_t, 2> id =
+      asked.once.empty() ? std::array{token->generation, token->number} : IdOf(asked.once);
+  return RefundOnce(config, asked, id, &token->hit, answer, later);
 }
 
 bool Reset(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answer* answer,

@@ -84,6 +84,16 @@ std::optional<Problem> ReadRestCheck(const Request& request, Asked* asked) {
   return ReadCheckJson(request.body, asked);
 }
 
+std::optional<Problem> ReadRestReserve(const Request& request, Asked* asked) {
+  if (auto problem = WrongType(request)) return problem;
+  return ReadReserveJson(request.body, asked);
+}
+
+std::optional<Problem> ReadRestSettle(const Request& request, int64_t least_cost, Asked* asked) {
+  if (auto problem = WrongType(request)) return problem;
+  return ReadSettleJson(request.body, least_cost, asked);
+}
+
 std::optional<Problem> ReadRestCheckMany(const Request& request, std::vector<Asked>* checks) {
   if (auto problem = WrongType(request)) return problem;
   return ReadCheckManyJson(request.body, checks);

@@ -15,6 +15,8 @@ namespace tidegate::server {
 
 // POST of JSON.
 std::optional<Problem> ReadRestCheck(const Request& request, Asked* asked);
+std::optional<Problem> ReadRestReserve(const Request& request, Asked* asked);
+std::optional<Problem> ReadRestSettle(const Request& request, int64_t least_cost, Asked* asked);
 std::optional<Problem> ReadRestCheckMany(const Request& request, std::vector<Asked>* checks);
 // Reads GET PREFIX{userId}?tier=premium&endpoint=%2Fapi. The names in the query are members of a
 // check, or any other attributes.

@@ -33,10 +33,15 @@ std::string Scripts::ReservedCommand(const Request& request, size_t set, bool by
   Words words;
   words.Add(by_text ? "EVAL" : "EVALSHA");
   words.Add(by_text ? reserve_[set].text : reserve_[set].digest);
-  words.Add(static_cast<int64_t>(2 * request.plan.size()));
+  words.Add(static_cast<int64_t>(3 * request.plan.size()));
   for (const Charge& charge : request.plan) words.Add(RedisKey(*charge.limit, charge.key));
   for (const Charge& charge : request.plan) words.Add(RecordKey(charge, reservation));
-  words.Add(request.op);
+  for (const Charge& charge : request.plan) {
+    words.Add(absl::StrCat(RedisKey(*charge.limit, charge.key), ":open"));
+  }
+  words.Add(reservation.makes_records                           ? std::string_view("undo")
+            : reservation.gives_back && request.op == "reserve" ? std::string_view("hold")
+                                                                : request.op);
   if (request.server_time) {
     words.Add("");
     words.Add("");
@@ -45,12 +50,11 @@ std::string Scripts::ReservedCommand(const Request& request, size_t set, bool by
   }
   words.Add(request.confirmed ? 1 : 0);
   words.Add(request.margin_ms);
-  std::string shadows;
-  for (const Charge& charge : request.plan) {
-    shadows += charge.limit->limit.shadow() ? 's' : 'e';
-  }
-  words.Add(shadows);
-  const int64_t life_ns = settles ? Reservation::kSettledNs : reservation.ttl_ns;
+  std::string letters;
+  for (const Charge& charge : request.plan) letters += LetterOf(request.op, charge);
+  words.Add(letters);
+  const bool lives = !settles || reservation.makes_records;
+  const int64_t life_ns = lives ? reservation.ttl_ns : Reservation::kSettledNs;
   words.Add(std::max<int64_t>(1, (life_ns + kMillisecond - 1) / kMillisecond));
   for (size_t i = 0; i < request.plan.size(); ++i) {
     Charge charge = request.plan[i];

@@ -8,7 +8,7 @@ from typing import Any
 
 import check_wire as wire
 import pytest
-from check_service import API, OK, Service
+from check_service import API, JSON, OK, Service
 from service_testing import call
 from tidegate import ConfigurationError, _core
 from tidegate.server import _native
@@ -65,6 +65,26 @@ def test_the_answer_to_a_blocked_caller_says_why_and_until_when() -> None:
     decision = enforced.service.ask(attributes={"user": b"42"})
     assert (decision.allowed, decision.rule) == (False, "anomaly:block")
     assert enforced.service.ask("Peek", attributes={"user": b"42"}).rule == "anomaly:block"
+
+
+def test_a_blocked_caller_reserves_nothing_and_a_throttled_one_twice_as_much() -> None:
+    enforced = Enforced(seconds=300)
+
+    def post(what: str, **body: Any) -> dict[str, Any]:
+        raw = json.dumps(body).encode()
+        _, _, content = enforced.service.http("POST", f"/v1/ratelimit/{what}", JSON, raw)
+        found: dict[str, Any] = json.loads(content)
+        return found
+
+    enforced.apply("user:42")
+    enforced.apply("user:43", action=Action.THROTTLE)
+    ask = {"endpoint": "/api/x", "tier": "premium", "cost": 2}
+    blocked = post("reserve", userId="42", **ask)
+    assert (blocked["rule"], blocked["reservation"]) == ("anomaly:block", None)
+    throttled = post("reserve", userId="43", **ask)
+    assert throttled["remaining"] == 1
+    settled = post("commit", reservation=throttled["reservation"], cost=1)
+    assert (settled["remaining"], settled["charged"]) == (3, 2)
 
 
 def test_a_block_ends_by_itself_and_a_new_verdict_prolongs_it() -> None:
