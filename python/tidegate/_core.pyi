@@ -334,6 +334,7 @@ class Reservation:
         ttl_ns: int = 0,
         admitted_ns: int = 0,
         parts: Sequence[tuple[int, int]] = ...,
+        gives_back: bool = False,
     ) -> None: ...
 
 def call_reserved(

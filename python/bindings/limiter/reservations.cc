@@ -73,13 +73,14 @@ using PartTuple = std::tuple<int64_t, int64_t>;
 
 std::shared_ptr<Reservation> NewReservation(const py::bytes& id, int64_t ttl_ns,
                                             int64_t admitted_ns,
-                                            const std::vector<PartTuple>& parts) {
+                                            const std::vector<PartTuple>& parts, bool gives_back) {
   auto reservation = std::make_shared<Reservation>();
   const auto bytes = static_cast<std::string>(id);
   if (bytes.size() != sizeof reservation->id) throw py::value_error("an id has 16 bytes");
   std::memcpy(reservation->id.data(), bytes.data(), bytes.size());
   reservation->ttl_ns = ttl_ns;
   reservation->admitted_ns = admitted_ns;
+  reservation->gives_back = gives_back;
   for (const auto& [units, until_ns] : parts) reservation->parts.push_back({units, until_ns});
   return reservation;
 }
@@ -114,7 +115,8 @@ void RegisterReservations(py::module_& m) {
   m.attr("FOUND_NO_ANSWER") = static_cast<int>(Found::kNoAnswer);
   py::class_<Reservation, std::shared_ptr<Reservation>>(m, "Reservation")
       .def(py::init(&NewReservation), py::arg("id"), py::arg("ttl_ns") = 0,
-           py::arg("admitted_ns") = 0, py::arg("parts") = std::vector<PartTuple>())
+           py::arg("admitted_ns") = 0, py::arg("parts") = std::vector<PartTuple>(),
+           py::arg("gives_back") = false)
       .def_readonly("admitted_ns", &Reservation::admitted_ns)
       // (units, until, found, found units) of each limit.
       .def_property_readonly("parts", [](const Reservation& self) {

@@ -12,7 +12,7 @@ from tidegate.limiter.base import BaseLimiter
 from tidegate.limiter.clock import ManualClock, extender_by
 from tidegate.limiter.debt import WriteOffs
 from tidegate.limiter.limit import as_limits, distinct
-from tidegate.limiter.reservation import ReservesByKey
+from tidegate.limiter.reserves_by_key import ReservesByKey
 from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.limiter.storage.hints import OF_LIMITERS
 from tidegate.limiter.waiting.leases import of_process
@@ -462,6 +462,7 @@ def _with_rules(*limits: Any, **kwargs: Any) -> RuleLimiter:
 
 # Inherited methods would be slower with each call (ADR 4).
 Limiter._add_fast_methods(Limiter)
+KeyLimiter._plain = Limiter
 
 
 def _loops_for(storage: _core.Store) -> type[AsyncBridge] | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tidegate._core import Decision
     from tidegate.limiter.reservation import OnExit, Reservation
+    from tidegate.limiter.reservation_expiry import OnExpiry
 
     Key = Union[str, bytes]
 
@@ -219,12 +220,13 @@ class Plan(_core.Plan, Reserves):
         estimates: Sequence[int],
         ttl: float = 60.0,
         on_exit: OnExit = "release",
+        on_expiry: OnExpiry = "keep",
     ) -> Reservation:
         """Charges each limiter its estimate under its key, or none of them; see Limiter.reserve().
 
         The costs of `commit()` and `extend()` are then lists with one for each limiter.
         """
-        return self._reserve(keys, estimates, ttl, on_exit)
+        return self._reserve(keys, estimates, ttl, on_exit, on_expiry)
 
     def reserve_async(
         self,
@@ -232,9 +234,10 @@ class Plan(_core.Plan, Reserves):
         estimates: Sequence[int],
         ttl: float = 60.0,
         on_exit: OnExit = "release",
+        on_expiry: OnExpiry = "keep",
     ) -> Reserving:
         """Like reserve(), without blocking the event loop: for ``await``, or ``async with``."""
-        return Reserving(self._opened(keys, ttl, on_exit), estimates)
+        return Reserving(self._opened(keys, ttl, on_exit, on_expiry), estimates)
 
     def binding(self, decision: Decision) -> int:
         """The index of the limiter whose limit binds in `decision`.
@@ -264,15 +267,25 @@ class Plan(_core.Plan, Reserves):
         units: Sequence[int],
         actual: Sequence[int],
         decision: Decision,
-        counts: bool,
+        until: list[int],
     ) -> None:
         first = 0
         for limiter, key, before, after in zip(self._limiters, whose, units, actual):
-            limiter._correct(key, before, after, decision._from_limit(first), counts)
-            first += len(limiter.limits)
+            last = first + len(limiter.limits)
+            limiter._correct(key, before, after, decision._from_limit(first), until[first:last])
+            first = last
+
+    def _count_until(self, whose: Sequence[Key], decision: Decision) -> list[int]:
+        found: list[int] = []
+        for limiter, key in zip(self._limiters, whose):
+            found += limiter._count_until(key, decision._from_limit(len(found)))
+        return found
 
     def _units_of_release(self) -> list[int]:
         return [0] * len(self._limiters)
+
+    def _now_ns(self) -> int:
+        return self._limiters[0]._now_ns()
 
     def _identity(self) -> bytes:
         names = ["\0".join(limiter._names()) for limiter in self._limiters]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 
 from tidegate import _core
 from tidegate._errors import (
@@ -14,6 +13,7 @@ from tidegate._errors import (
     ReservationError,
 )
 from tidegate.limiter import reservation_token
+from tidegate.limiter.reservation_expiry import KEPT_NS, Expiring, gives_back
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,22 +23,26 @@ if TYPE_CHECKING:
 
     from typing_extensions import Literal
 
-    from tidegate._core import Decision, Limit
-    from tidegate.limiter.debt import WriteOffs
-    from tidegate.limiter.waiting.queue import WaitingRoom
+    from tidegate._core import Decision
+    from tidegate.limiter.reservation_expiry import OnExpiry
 
     Key = Union[str, bytes]
     Units = Union[int, Sequence[int]]
     OnExit = Literal["release", "keep"]
 
 
-__all__ = ["Reservation", "Reserves", "ReservesByKey", "Reserving"]
+__all__ = ["OnExit", "Reservation", "Reserves", "Reserving"]
 
 log = logging.getLogger("tidegate")
 
 _LONGEST_TTL = 366 * 86_400.0
 # Tries of a call whose reservation another process raises meanwhile.
 _MOST_TRIES = 8
+_NOT_KNOWN = (
+    "the reservation is not known (any more): its ttl is over, or the storage has lost it, and it "
+    "stays at its estimate or was given back, as on_expiry says, or it was settled a while ago; "
+    "expected a commit within its ttl. charge() charges what was used beyond the estimate"
+)
 
 
 class Reservation:
@@ -61,12 +65,15 @@ class Reservation:
         *,
         on_exit: OnExit = "release",
         ttl_ns: int = 0,
+        gives_back: bool = False,
     ) -> None:
         self._owner = owner
         self._whose = whose
         self._id = ident
         self._on_exit = on_exit
         self._ttl_ns = ttl_ns
+        self._gives_back = gives_back
+        self._is_expired = False
         self._admitted_ns = 0
         self._parts: tuple[tuple[int, int], ...] = ()
         # What it was to be settled at, by a call without an answer.
@@ -77,7 +84,7 @@ class Reservation:
         # Charged without the storage, which has no record of it.
         self._is_local = False
         self._units: Any = None
-        self._local_until = 0.0
+        self._local_until: list[int] = []
 
     @property
     def token(self) -> str:
@@ -126,6 +133,15 @@ class Reservation:
         return await self._settle_async(self._owner._units_of_release())
 
     def _settle(self, actual: Any) -> Decision:
+        self._owner._give_back_due()
+        return self._settle_now(actual)
+
+    def _expire(self) -> None:
+        """Gives it back at the end of its life. Raises ReservationError if it is settled."""
+        self._settle_now(self._owner._units_of_release())
+        self._is_expired = True
+
+    def _settle_now(self, actual: Any) -> Decision:
         self._expect_open()
         if self._is_local:
             return self._settle_locally(actual)
@@ -137,6 +153,7 @@ class Reservation:
         return decision
 
     async def _settle_async(self, actual: Any) -> Decision:
+        self._owner._give_back_due()
         self._expect_open()
         if self._is_local:
             import asyncio
@@ -161,9 +178,8 @@ class Reservation:
         else:
             self._is_settled = True
             self._wanted = actual
-            # What has run out there since is no longer part of its state.
-            counts = time.monotonic() < self._local_until
-            self._owner._correct(self._whose, self._units, actual, self.decision, counts)
+            until = self._local_until
+            self._owner._correct(self._whose, self._units, actual, self.decision, until)
         return self.decision
 
     def extend(self, more: Units) -> Decision:
@@ -173,6 +189,7 @@ class Reservation:
         reservation is then as it was. Raises ReservationError if it is not open, and
         ConfigurationError for a sliding log.
         """
+        self._owner._give_back_due()
         self._expect_open()
         call = self._call()
         decision = self._owner._reserved(_core.RAISE, self._whose, more, call)
@@ -180,6 +197,7 @@ class Reservation:
 
     async def extend_async(self, more: Units) -> Decision:
         """Like extend(), without blocking the event loop."""
+        self._owner._give_back_due()
         self._expect_open()
         call = self._call()
         return self._raised(call, await self._await(_core.RAISE, more, call))
@@ -235,10 +253,20 @@ class Reservation:
             raise ReservationError(
                 "the reservation was refused, and has charged nothing; expected one that passed"
             )
+        if self._is_expired:
+            raise ReservationError(_NOT_KNOWN)
 
     def _call(self) -> _core.Reservation:
         """What the core needs for one call."""
-        return _core.Reservation(self._id, self._ttl_ns, self._admitted_ns, self._parts)
+        # In memory the record outlives the reservation, for whoever gives it back.
+        is_kept = self._gives_back and not self._owner._may_wait
+        return _core.Reservation(
+            self._id,
+            self._ttl_ns + (KEPT_NS if is_kept else 0),
+            self._admitted_ns,
+            self._parts,
+            self._gives_back,
+        )
 
     async def _await(self, op: int, units: Any, call: _core.Reservation) -> Any:
         if not self._owner._may_wait:
@@ -246,6 +274,17 @@ class Reservation:
         from tidegate.limiter.loops import run_reserved
 
         return await run_reserved(self._owner, op, self._whose, units, call)
+
+    def _started(self, units: Any) -> Reservation:
+        """Charges the estimate."""
+        call = self._call()
+        decision = self._owner._reserved(_core.RESERVE, self._whose, units, call)
+        return self._begun(call, decision, units)
+
+    async def _started_async(self, units: Any) -> Reservation:
+        call = self._call()
+        decision = await self._await(_core.RESERVE, units, call)
+        return self._begun(call, decision, units)
 
     def _begun(self, call: _core.Reservation, decision: Decision, units: Any) -> Reservation:
         """Takes over what the call that reserved the estimate has found."""
@@ -257,7 +296,9 @@ class Reservation:
         if decision.allowed and decision.degraded and all(part[0] < 0 for part in call.parts):
             self._is_local = True
             self._units = units
-            self._local_until = time.monotonic() + decision.reset_after
+            self._local_until = self._owner._count_until(self._whose, decision)
+        elif self._gives_back and decision.allowed and not self._owner._may_wait:
+            self._owner._expires(self, self._admitted_ns + self._ttl_ns)
         return self
 
     def _has_settled(self, call: _core.Reservation, decision: Decision, actual: Any) -> bool:
@@ -270,11 +311,7 @@ class Reservation:
             self._take_over(call)
             return False
         if _core.FOUND_NOTHING in found:
-            raise ReservationError(
-                "the reservation is not known (any more): its ttl is over, or the storage has "
-                "lost it, and it stays at its estimate, or it was settled a while ago; expected a "
-                "commit within its ttl. charge() charges what was used beyond the estimate"
-            )
+            raise ReservationError(_NOT_KNOWN)
         if _core.FOUND_SETTLED in found:
             units = [part[3] for part in call.parts if part[2] == _core.FOUND_SETTLED]
             self._is_settled = True
@@ -285,6 +322,8 @@ class Reservation:
             )
         is_first = not self._is_settled and _core.FOUND_OPEN in found
         self._is_settled = True
+        if self._gives_back and self._owner._expiring is not None:
+            self._owner._expiring.remove(self._id)
         if is_first:
             self._owner._after_settling(self._whose, actual, decision)
         return True
@@ -334,10 +373,7 @@ class Reserving:
         await self._reservation.__aexit__(*exc_info)
 
     async def _reserve(self) -> Reservation:
-        reservation = self._reservation
-        call = reservation._call()
-        decision = await reservation._await(_core.RESERVE, self._units, call)
-        return reservation._begun(call, decision, self._units)
+        return await self._reservation._started_async(self._units)
 
 
 class Reserves:
@@ -356,14 +392,18 @@ class Reserves:
         ) -> Any: ...
         def _keys_of(self, whose: Any) -> Sequence[Key]: ...
         def _whose_of(self, keys: list[bytes]) -> Any: ...
+        def _count_until(self, whose: Any, decision: Decision) -> list[int]: ...
         def _correct(
-            self, whose: Any, units: Any, actual: Any, decision: Decision, counts: bool
+            self, whose: Any, units: Any, actual: Any, decision: Decision, until: list[int]
         ) -> None: ...
         def _units_of_release(self) -> Any: ...
         def _identity(self) -> bytes: ...
         def _after_settling(self, whose: Any, units: Any, decision: Decision) -> None: ...
+        def _now_ns(self) -> int: ...
         @property
         def _may_wait(self) -> bool: ...
+
+    _expiring: Expiring | None = None
 
     def commit(self, token: str, actual: Units) -> Decision:
         """Makes `actual` what the reservation of `token` has charged; see Reservation.commit().
@@ -395,7 +435,16 @@ class Reserves:
         reservation._parts = parts
         return reservation
 
-    def _opened(self, whose: Any, ttl: float, on_exit: OnExit) -> Reservation:
+    def _expires(self, reservation: Reservation, ends_ns: int) -> None:
+        if self._expiring is None:
+            self._expiring = Expiring()
+        self._expiring.add(reservation._id, ends_ns, reservation)
+
+    def _give_back_due(self) -> None:
+        if self._expiring is not None:
+            self._expiring.give_back(self._now_ns())
+
+    def _opened(self, whose: Any, ttl: float, on_exit: OnExit, on_expiry: OnExpiry) -> Reservation:
         """A reservation with a new id, which has not been charged yet."""
         if on_exit not in ("release", "keep"):
             raise ConfigurationError(f"on_exit is {on_exit!r}; expected 'release' or 'keep'")
@@ -407,102 +456,20 @@ class Reserves:
             raise ConfigurationError(
                 f"the ttl is {ttl!r}; expected 0.001 to {_LONGEST_TTL:.0f} seconds"
             )
-        return Reservation(self, whose, os.urandom(16), on_exit=on_exit, ttl_ns=round(ttl * 1e9))
+        self._give_back_due()
+        return Reservation(
+            self,
+            whose,
+            os.urandom(16),
+            on_exit=on_exit,
+            ttl_ns=round(ttl * 1e9),
+            gives_back=gives_back(on_expiry),
+        )
 
-    def _reserve(self, whose: Any, units: Any, ttl: float, on_exit: OnExit) -> Reservation:
-        reservation = self._opened(whose, ttl, on_exit)
-        call = reservation._call()
-        decision = self._reserved(_core.RESERVE, whose, units, call)
-        return reservation._begun(call, decision, units)
-
-
-class ReservesByKey(Reserves):
-    """The same for a limiter, whose reservations have one key."""
-
-    if TYPE_CHECKING:
-        _limits: tuple[Limit, ...]
-        _prefix: str
-        _storage: _core.Store
-        _room: WaitingRoom
-        _write_offs: WriteOffs
-
-        def charge(self, key: Key, cost: int) -> Decision: ...
-        def refund(self, key: Key, cost: int = 1, *, decision: Decision | None = None) -> None: ...
-
-    def reserve(
-        self, key: Key, estimate: int, ttl: float = 60.0, on_exit: OnExit = "release"
+    def _reserve(
+        self, whose: Any, units: Any, ttl: float, on_exit: OnExit, on_expiry: OnExpiry
     ) -> Reservation:
-        """Charges `estimate` to `key` like hit(), for a call whose cost is known afterwards.
-
-        ::
-
-            with limiter.reserve("user:42", 500) as reservation:
-                answer = generate()
-                reservation.commit(answer.usage.total_tokens)
-
-        The Reservation is truthy if the estimate was charged; ``with`` raises RateLimitExceeded if
-        it was not. `commit()` charges the difference in full or gives it back, exactly once.
-        Leaving the block without it gives the estimate back, or with ``on_exit="keep"`` leaves the
-        reservation open for another process, which settles it by `Reservation.token`. After `ttl`
-        seconds a reservation that nobody has settled stays at its estimate. Raises
-        ConfigurationError for invalid arguments and for concurrency limits, before anything is
-        charged.
-        """
-        return self._reserve(key, estimate, ttl, on_exit)
-
-    def reserve_async(
-        self, key: Key, estimate: int, ttl: float = 60.0, on_exit: OnExit = "release"
-    ) -> Reserving:
-        """Like reserve(), without blocking the event loop: for ``await``, or ``async with``."""
-        return Reserving(self._opened(key, ttl, on_exit), estimate)
-
-    def _reserved(
-        self,
-        op: int,
-        whose: Any,
-        units: Any,
-        reservation: _core.Reservation,
-        loop: Any = None,
-        channel: Any = None,
-    ) -> Any:
-        limiter: Any = self  # this is a base class of limiters
-        return _core.call_reserved(limiter, op, whose, units, reservation, loop, channel)
-
-    def _keys_of(self, whose: Key) -> list[Key]:
-        return [whose]
-
-    def _whose_of(self, keys: list[bytes]) -> bytes:
-        if len(keys) != 1:
-            raise ConfigurationError("the token is of a plan; expected one of this limiter")
-        return keys[0]
-
-    def _correct(
-        self, whose: Key, units: int, actual: int, decision: Decision, counts: bool
-    ) -> None:
-        """Corrects what the fallback has charged, and, if `counts`, still counts."""
-        if actual > units:
-            self.charge(whose, actual - units)
-        elif actual < units and counts:
-            self.refund(whose, units - actual, decision=decision)
-
-    def _units_of_release(self) -> int:
-        return 0
-
-    def _identity(self) -> bytes:
-        return reservation_token.identity("limiter", self._names())
-
-    def _names(self) -> list[str]:
-        # Limits with an id keep their counts when their numbers change.
-        limits = [f"{limit.algorithm}:{limit.id or limit}" for limit in self._limits]
-        return [self._prefix, *limits]
-
-    def _after_settling(self, whose: Any, units: Any, decision: Decision) -> None:
-        self._write_offs.seen(decision, units)
-        self._room.wake_first(whose)
-
-    @property
-    def _may_wait(self) -> bool:
-        return self._storage.blocks
+        return self._opened(whose, ttl, on_exit, on_expiry)._started(units)
 
 
 def _checked(actual: Units) -> Units:

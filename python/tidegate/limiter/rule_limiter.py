@@ -13,6 +13,7 @@ from tidegate.limiter.clock import extender_by
 from tidegate.limiter.debt import WriteOffs
 from tidegate.limiter.reservation import Reserves, Reserving
 from tidegate.limiter.reservation_token import identity
+from tidegate.limiter.reserved_request import Reserved
 from tidegate.limiter.storage.arguments import explains_arguments
 
 TYPE_CHECKING = False
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tidegate.limiter.clock import ClockLike
     from tidegate.limiter.quotas.status import QuotaStatus
     from tidegate.limiter.reservation import OnExit, Reservation
+    from tidegate.limiter.reservation_expiry import OnExpiry
     from tidegate.limiter.storage.options import StorageLike, StorageOptions
     from tidegate.rules.rule_set import RuleSet
     from tidegate.rules.source import RuleSource
@@ -184,6 +186,7 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         cost: int,
         ttl: float = 60.0,
         on_exit: OnExit = "release",
+        on_expiry: OnExpiry = "keep",
         **attributes: Attribute,
     ) -> Reservation:
         """Charges the estimate `cost` for such a request like check(); see Limiter.reserve().
@@ -192,7 +195,7 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         not make it cost more. It is settled by the rules that it was made by, but a token only
         while the rules are as they were.
         """
-        return self._reserve(_Reserved(self._with_tier(attributes)), cost, ttl, on_exit)
+        return self._reserve(Reserved(self._with_tier(attributes)), cost, ttl, on_exit, on_expiry)
 
     def reserve_async(
         self,
@@ -200,11 +203,12 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         cost: int,
         ttl: float = 60.0,
         on_exit: OnExit = "release",
+        on_expiry: OnExpiry = "keep",
         **attributes: Attribute,
     ) -> Reserving:
         """Like reserve(), without blocking the event loop: for ``await``, or ``async with``."""
-        whose = _Reserved(self._with_tier(attributes))
-        return Reserving(self._opened(whose, ttl, on_exit), cost)
+        whose = Reserved(self._with_tier(attributes))
+        return Reserving(self._opened(whose, ttl, on_exit, on_expiry), cost)
 
     def refund(
         self,
@@ -446,7 +450,7 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
     def _reserved(
         self,
         op: int,
-        whose: _Reserved,
+        whose: Reserved,
         units: int | None,
         reservation: _core.Reservation,
         loop: Any = None,
@@ -456,25 +460,33 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
             op, whose.attributes, units, reservation, whose.decision, loop, channel
         )
 
-    def _has_reserved(self, whose: _Reserved, decision: Decision) -> None:
+    def _has_reserved(self, whose: Reserved, decision: Decision) -> None:
         whose.decision = decision
         self._record(decision, whose.attributes)
 
-    def _keys_of(self, whose: _Reserved) -> list[str | bytes]:
+    def _keys_of(self, whose: Reserved) -> list[str | bytes]:
         given = {name: value for name, value in whose.attributes.items() if value is not None}
         return [each for item in given.items() for each in item]
 
-    def _whose_of(self, keys: list[bytes]) -> _Reserved:
+    def _whose_of(self, keys: list[bytes]) -> Reserved:
         names = [name.decode("utf-8", "surrogatepass") for name in keys[::2]]
-        return _Reserved(dict(zip(names, keys[1::2])))
+        return Reserved(dict(zip(names, keys[1::2])))
 
     def _correct(
-        self, whose: _Reserved, units: int, actual: int | None, decision: Decision, counts: bool
+        self,
+        whose: Reserved,
+        units: int,
+        actual: int | None,
+        decision: Decision,
+        until: list[int],
     ) -> None:
-        if actual is None and counts:
+        if actual is None and self._now_ns() < until[0]:
             self.refund(cost=units, decision=decision, **whose.attributes)
         elif actual is not None and actual > units:
             self.charge(cost=actual - units, **whose.attributes)
+
+    def _count_until(self, whose: Reserved, decision: Decision) -> list[int]:
+        return [self._now_ns() + round(decision.reset_after * 1e9)]
 
     def _units_of_release(self) -> None:
         return None
@@ -482,7 +494,7 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
     def _identity(self) -> bytes:
         return identity("rules", [self._prefix, self._rules.digest])
 
-    def _after_settling(self, whose: _Reserved, units: int | None, decision: Decision) -> None:
+    def _after_settling(self, whose: Reserved, units: int | None, decision: Decision) -> None:
         self._write_offs.seen(decision, units or 0)
 
     @property
@@ -503,19 +515,6 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
 
 # Inherited, they would take a detour with each call.
 RuleLimiter._add_fast_methods(RuleLimiter)
-
-
-class _Reserved:
-    """A request whose cost is reserved, and the decision of the rules that did."""
-
-    __slots__ = ("attributes", "decision")
-
-    def __init__(self, attributes: dict[str, Any]) -> None:
-        self.attributes = attributes
-        self.decision: Decision | None = None
-
-    def __repr__(self) -> str:
-        return repr(self.attributes)
 
 
 class RuleStats:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Union
 
+from tidegate.limiter.reserves_by_key import outstanding
 from tidegate.limiter.waiting.leases import Lease
 from tidegate.web.observers import Refusal, observers
 
 if TYPE_CHECKING:
-    from tidegate._core import Decision, Limit
+    from tidegate._core import Decision
     from tidegate.limiter.limiter import Limiter
     from tidegate.web.active_limits import ActiveLimits
     from tidegate.web.execution import Execution
@@ -182,19 +183,3 @@ class _Charged:
             return None
         found = await execution.peek(self.limiter, key) if known is None else known
         return None if found.degraded else round(found.reset_after * 1e9)
-
-
-def outstanding(limit: Limit, left_ns: int, units: int) -> int:
-    """Returns how many of the `units` charged can be given back without granting extra ones.
-
-    `left_ns` is the time from now until the key, as the charge left it, is full again. Units that
-    have run out are no longer part of its state; giving them back would give back units that other
-    requests may have charged since.
-    """
-    if limit.algorithm == "sliding-window":
-        left_ns -= limit.period_ns
-    if left_ns <= 0:
-        return 0
-    if limit.algorithm in _BUCKETS:
-        return min(units, left_ns * limit.count // limit.period_ns)
-    return units

@@ -1,0 +1,70 @@
+"""What becomes of reservations that nobody settles in time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+from tidegate._errors import ConfigurationError, ReservationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing_extensions import Literal, Protocol
+
+    class Reservation(Protocol):
+        _id: bytes
+
+        def _expire(self) -> None: ...
+
+    OnExpiry = Literal["keep", "release"]
+
+__all__ = ["KEPT_NS", "Expiring", "gives_back"]
+
+KEPT_NS = 86_400 * 10**9
+"""How much longer than its life the record of a reservation is kept that is given back after it."""
+
+
+def gives_back(on_expiry: OnExpiry) -> bool:
+    """Whether a reservation is given back at the end of its life. Raises ConfigurationError for
+    another text than ``keep`` and ``release``."""
+    if on_expiry not in ("keep", "release"):
+        raise ConfigurationError(f"on_expiry is {on_expiry!r}; expected 'keep' or 'release'")
+    return on_expiry == "release"
+
+
+class Expiring:
+    """The open reservations of one limiter in memory that are given back when their lives are over.
+
+    Redis has them itself. Thread-safe.
+    """
+
+    __slots__ = ("_first_ns", "_lock", "_open")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[bytes, tuple[int, Reservation]] = {}
+        self._first_ns = 0  # not after the first end of their lives
+
+    def add(self, ident: bytes, ends_ns: int, reservation: Reservation) -> None:
+        with self._lock:
+            self._first_ns = min(self._first_ns, ends_ns) if self._open else ends_ns
+            self._open[ident] = ends_ns, reservation
+
+    def remove(self, ident: bytes) -> None:
+        """It is settled."""
+        if self._open:
+            with self._lock:
+                self._open.pop(ident, None)
+
+    def give_back(self, now_ns: int) -> None:
+        """Gives back what nobody has settled in time."""
+        if not self._open or now_ns < self._first_ns:
+            return
+        with self._lock:
+            over = [each for each in self._open.values() if each[0] <= now_ns]
+            for _, reservation in over:
+                del self._open[reservation._id]
+            self._first_ns = min((ends_ns for ends_ns, _ in self._open.values()), default=0)
+        for _, reservation in over:
+            with contextlib.suppress(ReservationError):  # another process has settled it
+                reservation._expire()
