@@ -40,7 +40,9 @@ class RateLimitTransport(httpx.BaseTransport):
     wait in its Retry-After, or else in its RateLimit fields. If it states none, the wait is
     `backoff` seconds (1), doubled each time; with None the request is not sent again. Up to
     `jitter` seconds (0.25) are added. If the wait is longer than `max_wait` seconds (60), or the
-    body of the request is a stream that can be read only once, the caller gets the 429.
+    body of the request is a stream that can be read only once, the caller gets the 429. A response
+    of any status that says that nothing is left of a limit makes the next requests of the key wait
+    until something is, up to `max_wait` seconds, unless `learn` is false.
 
     `transport` is httpx.HTTPTransport() by default: proxies, certificates and connections are its
     options. Raises ConfigurationError at construction for invalid arguments.
@@ -58,8 +60,12 @@ class RateLimitTransport(httpx.BaseTransport):
         """Sends the request, as httpx asks of transports."""
         attempt = 0
         while True:
+            before = self._pacing.wait_before(request)
+            if before > 0:
+                time.sleep(before)
             self._pacing.wait_turn(request)
             response = self._transport.handle_request(request)
+            self._pacing.learn(request, response.headers)
             wait = self._pacing.wait_for_retry(response.status_code, response.headers, attempt)
             if wait is None or not isinstance(request.stream, httpx.ByteStream):
                 return response
@@ -90,8 +96,12 @@ class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
         """Sends the request, as httpx asks of transports."""
         attempt = 0
         while True:
+            before = self._pacing.wait_before(request)
+            if before > 0:
+                await anyio.sleep(before)
             await self._pacing.wait_turn_async(request)
             response = await self._transport.handle_async_request(request)
+            self._pacing.learn(request, response.headers)
             wait = self._pacing.wait_for_retry(response.status_code, response.headers, attempt)
             if wait is None or not isinstance(request.stream, httpx.ByteStream):
                 return response

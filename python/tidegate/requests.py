@@ -35,9 +35,9 @@ class RateLimitAdapter(BaseAdapter):  # type: ignore[misc]
     """Sends requests through `adapter`, within a limit, and again after a 429.
 
     The options are those of tidegate.httpx.RateLimitTransport: `limiter`, `key`, `timeout`,
-    `retries`, `max_wait`, `backoff` and `jitter`. `adapter` is requests' HTTPAdapter() by default:
-    connections and their retries are its options. Raises ConfigurationError at construction for
-    invalid arguments.
+    `retries`, `max_wait`, `backoff`, `jitter` and `learn`. `adapter` is requests' HTTPAdapter() by
+    default: connections and their retries are its options. Raises ConfigurationError at
+    construction for invalid arguments.
     """
 
     @shows_options
@@ -57,8 +57,12 @@ class RateLimitAdapter(BaseAdapter):  # type: ignore[misc]
         """Sends the request, as requests asks of adapters."""
         attempt = 0
         while True:
+            before = self._pacing.wait_before(request)
+            if before > 0:
+                time.sleep(before)
             self._pacing.wait_turn(request)
             response = self._adapter.send(request, *args, **kwargs)
+            self._pacing.learn(request, response.headers)
             wait = self._pacing.wait_for_retry(response.status_code, response.headers, attempt)
             if wait is None or not _rewound(request):
                 return response

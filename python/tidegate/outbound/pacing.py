@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import math
 import random
+import time
 from typing import TYPE_CHECKING, Any, Callable, TypedDict, TypeVar, Union
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limiter import Limiter
-from tidegate.outbound.server_wait import server_wait
+from tidegate.outbound.server_wait import exhausted_for, server_wait
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +19,8 @@ __all__ = ["Pacing", "PacingOptions", "shows_options"]
 
 Key = Union[str, bytes]
 Function = TypeVar("Function", bound=Callable[..., Any])
+# The most keys of which something is noted.
+_MOST_LEARNED = 1000
 _DEFAULTS: dict[str, Any] = {
     "limiter": None,
     "key": None,
@@ -26,6 +29,7 @@ _DEFAULTS: dict[str, Any] = {
     "max_wait": 60.0,
     "backoff": 1.0,
     "jitter": 0.25,
+    "learn": True,
 }
 
 
@@ -39,6 +43,7 @@ class PacingOptions(TypedDict, total=False):
     max_wait: float
     backoff: float | None
     jitter: float
+    learn: bool
 
 
 def shows_options(function: Function) -> Function:
@@ -69,7 +74,8 @@ class Pacing:
     If it states none, the wait is `backoff` seconds, doubled each time; with a `backoff` of None
     there is no retry. Up to `jitter` seconds are added to each wait, so that callers that were
     refused together do not come back together. If the wait is longer than `max_wait` seconds, the
-    caller gets the 429.
+    caller gets the 429. With `learn`, a response of any status that says that nothing is left makes
+    the next requests of the key wait until something is, up to `max_wait` seconds.
     """
 
     def __init__(self, host_of: Callable[[Any], Key], options: Mapping[str, Any]) -> None:
@@ -87,8 +93,13 @@ class Pacing:
         backoff = given["backoff"]
         self._backoff = None if backoff is None else _seconds("backoff", backoff)
         self._jitter = _seconds("jitter", given["jitter"])
+        if not isinstance(given["learn"], bool):
+            raise ArgumentTypeError(f"learn is {given['learn']!r}; expected True and False")
+        self._learns = given["learn"]
+        self._again_at: dict[Key, float] = {}
         limiter = given["limiter"]
         key = given["key"]
+        self._key: Key | Callable[[Any], Key] = host_of
         if limiter is None:
             if key is not None or "timeout" in options:
                 raise ConfigurationError("key or timeout was given without a limiter; expected one")
@@ -115,6 +126,26 @@ class Pacing:
         if self._turns is not None:
             async with self._turns.acquired(self._key_of(request), timeout=self._timeout):
                 pass
+
+    def wait_before(self, request: Any) -> float:
+        """Seconds to wait before `request` is sent, by what earlier responses have said."""
+        if not self._again_at:
+            return 0.0
+        again_at = self._again_at.get(self._key_of(request), 0.0)
+        return min(max(0.0, again_at - time.monotonic()), self._max_wait)
+
+    def learn(self, request: Any, headers: Mapping[str, str]) -> None:
+        """Notes what a response says of the server's limits."""
+        wait = exhausted_for(headers) if self._learns else None
+        if wait is None:
+            return
+        key = self._key_of(request)
+        if wait == 0.0:
+            self._again_at.pop(key, None)
+            return
+        if len(self._again_at) >= _MOST_LEARNED:
+            self._again_at.clear()
+        self._again_at[key] = time.monotonic() + wait
 
     def wait_for_retry(self, status: int, headers: Mapping[str, str], attempt: int) -> float | None:
         """Seconds until the request may be sent again; None to return the response to the caller.

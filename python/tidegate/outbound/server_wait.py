@@ -1,4 +1,4 @@
-"""The wait that a 429 asks for, in Retry-After or the RateLimit fields.
+"""The wait that a 429 asks for, and what other responses say of a server's limits.
 
 The fields come from a stranger: those that cannot be read are ignored.
 """
@@ -7,17 +7,32 @@ from __future__ import annotations
 
 import re
 import time
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["server_wait"]
+__all__ = ["exhausted_for", "server_wait"]
 
 # Longer fields are ignored.
 _LONGEST = 2000
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+_INSTANT = re.compile(r"[0-9]{10,11}", re.ASCII)  # in seconds since the epoch
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)", re.ASCII)
+_SPAN = re.compile(rf"(?:{_PART.pattern}){{1,5}}", re.ASCII)
+_OF_ANTHROPIC = ("requests", "tokens", "input-tokens", "output-tokens")
+_FAMILIES = (
+    ("ratelimit-remaining", "ratelimit-reset"),
+    ("x-ratelimit-remaining", "x-ratelimit-reset"),
+    *((f"x-ratelimit-remaining-{each}", f"x-ratelimit-reset-{each}") for each in _OF_ANTHROPIC[:2]),
+    *(
+        (f"anthropic-ratelimit-{each}-remaining", f"anthropic-ratelimit-{each}-reset")
+        for each in _OF_ANTHROPIC
+    ),
+)
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
@@ -43,6 +58,66 @@ def server_wait(headers: Mapping[str, str]) -> float | None:
     return None
 
 
+def exhausted_for(headers: Mapping[str, str]) -> float | None:
+    """Seconds for which nothing is left of a limit, by the fields of a response of any status; 0.0
+    if something is left of all that it tells of, None if it tells of none.
+
+    Reads RateLimit and its older forms, X-RateLimit-Remaining with the reset as an instant or in
+    seconds, and the families of OpenAI (x-ratelimit-remaining-tokens) and Anthropic
+    (anthropic-ratelimit-tokens-remaining).
+    """
+    waits = []
+    field = headers.get("ratelimit")
+    if field is not None and len(field) <= _LONGEST:
+        waits.append(_exhausted_in(field))
+    date = headers.get("date")
+    for remaining, reset in _FAMILIES:
+        left = headers.get(remaining)
+        if left is None or not left.strip().isdecimal():
+            continue
+        again = headers.get(reset)
+        if int(left) > 0:
+            waits.append(0.0)
+        elif again is not None and len(again) <= _LONGEST:
+            waits.append(_reset_in(again.strip(), date))
+    return max((wait for wait in waits if wait is not None), default=None)
+
+
+def _exhausted_in(value: str) -> float | None:
+    rest = _STRING.sub("", value)
+    if '"' in rest:
+        return None
+    members = rest.split(",")
+    old = dict(_parameters(members))
+    if "remaining" in old:
+        return old.get("reset") if old["remaining"] == 0 else 0.0
+    told = [dict(_parameters(member.split(";"))) for member in members]
+    known = [each for each in told if "r" in each]
+    exhausted = [each["t"] for each in known if each["r"] == 0 and "t" in each]
+    return max(exhausted, default=0.0 if known else None)
+
+
+def _reset_in(value: str, date: str | None) -> float | None:
+    """Seconds of ``30``, ``1696523400``, ``6m0s``, ``20ms`` or ``2023-11-14T22:14:05Z``."""
+    if _INSTANT.fullmatch(value):
+        return _from_now(float(value), date)
+    seconds = _seconds(value)
+    if seconds is not None:
+        return seconds
+    if _SPAN.fullmatch(value):
+        return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(value))
+    try:
+        instant = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return None if instant.tzinfo is None else _from_now(instant.timestamp(), date)
+
+
+def _from_now(instant: float, date: str | None) -> float:
+    now = _instant(date) if date is not None else None
+    return max(0.0, instant - (time.time() if now is None else now))
+
+
 def _retry_after(value: str, date: str | None) -> float | None:
     seconds = _seconds(value)
     return _until(value, date) if seconds is None else seconds
@@ -58,8 +133,7 @@ def _until(value: str, date: str | None) -> float | None:
     instant = _instant(value)
     if instant is None:
         return None
-    now = _instant(date) if date is not None else None
-    return max(0.0, instant - (time.time() if now is None else now))
+    return _from_now(instant, date)
 
 
 def _instant(value: str) -> float | None:

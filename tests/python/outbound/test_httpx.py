@@ -16,6 +16,7 @@ httpx = pytest.importorskip("httpx")
 from tidegate import httpx as of_httpx  # noqa: E402
 from tidegate.asgi import RateLimitMiddleware  # noqa: E402
 from tidegate.httpx import AsyncRateLimitTransport, RateLimitTransport  # noqa: E402
+from tidegate.outbound import pacing  # noqa: E402
 from tidegate.wsgi import RateLimitMiddleware as OfWSGI  # noqa: E402
 
 URL = "http://api.example.org/tides"
@@ -39,6 +40,8 @@ def waits(monkeypatch: pytest.MonkeyPatch, clock: tg.ManualClock) -> list[float]
         sleep(seconds)
 
     monkeypatch.setattr(of_httpx, "time", SimpleNamespace(sleep=sleep))
+    monotonic = SimpleNamespace(monotonic=lambda: clock.now_ns() / 10**9)
+    monkeypatch.setattr(pacing, "time", monotonic)
     monkeypatch.setattr(of_httpx, "anyio", SimpleNamespace(sleep=sleep_async))
     return waits
 
@@ -258,3 +261,28 @@ def test_what_is_no_transport_is_refused_at_construction() -> None:
         AsyncRateLimitTransport(httpx.HTTPTransport())
     with pytest.raises(tg.ConfigurationError, match=r"expected .*BaseTransport"):
         RateLimitTransport("https://api.example.org")
+
+
+def test_a_200_that_says_that_nothing_is_left_holds_the_next_request_back(
+    waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(pacing, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    nothing = {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6s"}
+    some = {"x-ratelimit-remaining-tokens": "9", "x-ratelimit-reset-tokens": "6s"}
+    with client(answering((200, nothing), (200, some))) as one:
+        assert one.get(URL).status_code == 200
+        now[0] += 2
+        assert one.get("http://other.example.org/").status_code == 200
+        assert waits == []
+        assert one.get(URL).status_code == 200
+        assert waits == [4.0]
+        assert one.get(URL).status_code == 200
+    assert waits == [4.0], "something is left again"
+    with client(answering((200, nothing)), learn=False) as one:
+        assert [one.get(URL).status_code for _ in range(2)] == [200, 200]
+    with client(answering((200, nothing)), max_wait=1.0) as one:
+        assert [one.get(URL).status_code for _ in range(2)] == [200, 200]
+    assert waits == [4.0, 1.0], "at most max_wait"
+    with pytest.raises(TypeError, match="learn is 'no'; expected True and False"):
+        client(answering((200, some)), learn="no")

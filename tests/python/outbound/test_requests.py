@@ -15,6 +15,7 @@ requests = pytest.importorskip("requests")
 
 from servers import wsgi_server  # noqa: E402
 from tidegate import requests as of_requests  # noqa: E402
+from tidegate.outbound import pacing  # noqa: E402
 from tidegate.requests import RateLimitAdapter  # noqa: E402
 
 URL = "http://api.example.org/tides"
@@ -25,6 +26,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long adapters have slept, where nobody did."""
     waits: list[float] = []
     monkeypatch.setattr(of_requests, "time", SimpleNamespace(sleep=waits.append))
+    monkeypatch.setattr(pacing, "time", SimpleNamespace(monotonic=lambda: sum(waits)))
     return waits
 
 
@@ -116,7 +118,8 @@ def test_before_a_real_service(waits: list[float]) -> None:
             assert one.get(address).content == b"hello"
             refused = one.get(address)
     assert (refused.status_code, refused.json()["retry_after"]) == (429, 60)
-    assert waits == [60.0] * 2
+    # One before it is sent, since the first answer says that nothing is left; two after refusals.
+    assert waits == [60.0] * 3
 
 
 def test_closing_closes_what_is_beneath() -> None:

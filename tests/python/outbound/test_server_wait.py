@@ -8,7 +8,7 @@ from email.utils import formatdate
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidegate.outbound.server_wait import server_wait
+from tidegate.outbound.server_wait import exhausted_for, server_wait
 
 HTTP_DATE = "Tue, 14 Nov 2023 22:13:20 GMT"
 LATER = "Tue, 14 Nov 2023 22:14:05 GMT"
@@ -70,3 +70,49 @@ def test_nothing_that_a_stranger_sends_raises(name: str, value: str) -> None:
 def test_no_shape_of_a_list_raises(value: str) -> None:
     wait = server_wait({"ratelimit": value})
     assert wait is None or wait >= 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "wait"),
+    [
+        ({"ratelimit": '"a";r=0;t=30'}, 30.0),
+        ({"ratelimit": '"a";r=1;t=30'}, 0.0),
+        ({"ratelimit": '"a";r=4;t=1, "b";r=0;t=1800, "c";r=0;t=5'}, 1800.0),
+        ({"ratelimit": "limit=100, remaining=0, reset=50"}, 50.0),
+        ({"ratelimit": "limit=100, remaining=3, reset=50"}, 0.0),
+        ({"ratelimit-remaining": "0", "ratelimit-reset": "7"}, 7.0),
+        (
+            {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1700000045", "date": HTTP_DATE},
+            45.0,
+        ),
+        ({"x-ratelimit-remaining": "12", "x-ratelimit-reset": "1700000045"}, 0.0),
+        (
+            {
+                "x-ratelimit-remaining-requests": "59",
+                "x-ratelimit-reset-requests": "1s",
+                "x-ratelimit-remaining-tokens": "0",
+                "x-ratelimit-reset-tokens": "6m0.5s",
+            },
+            360.5,
+        ),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "20ms"}, 0.02),
+        (
+            {
+                "anthropic-ratelimit-output-tokens-remaining": "0",
+                "anthropic-ratelimit-output-tokens-reset": "2023-11-14T22:14:05Z",
+                "date": HTTP_DATE,
+            },
+            45.0,
+        ),
+        ({}, None),
+        ({"retry-after": "7"}, None),
+        ({"x-ratelimit-remaining": "0"}, None),
+        ({"x-ratelimit-remaining": "-1", "x-ratelimit-reset": "7"}, None),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "soon"}, None),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "2023-11-14T22:14:05"}, None),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1s" * 500}, None),
+        ({"ratelimit": '"a;r=0;t=3'}, None),
+    ],
+)
+def test_what_a_response_says_of_the_limits(fields: dict[str, str], wait: float | None) -> None:
+    assert exhausted_for(fields) == wait
