@@ -1,107 +1,214 @@
-"""A gateway in front of a language model: limits on requests and tokens a minute, in one plan.
+"""A gateway in front of language models: limits on requests and weighted tokens, in one plan.
 
-pip install 'tidegate[server]'
-python examples/llm_gateway.py
+pip install 'tidegate[server]' httpx
+UPSTREAM=https://api.example.com python examples/llm_gateway.py
 curl -i -H 'authorization: Bearer sk-anna' -H 'content-type: application/json' \
-     -d '{"prompt": "when is the tide high", "max_tokens": 50}' http://127.0.0.1:8000/v1/completions
+     -d '{"model": "m", "messages": [{"role": "user", "content": "when is high tide"}]}' \
+     http://127.0.0.1:8000/v1/chat/completions
 
-The cost of a completion is known only when the model has answered. So its highest possible cost, by
-the prompt and `max_tokens`, is charged before, and the unused part is given back afterwards. With
-`"stream": true` that is when the stream has ended, even if the client disconnected early.
+It passes chat completions (`/v1/chat/completions`) and messages (`/v1/messages`) on, whole or as
+streams. What an answer costs is known when it has ended, by the usage in it. So an estimate is
+reserved before, or the request is refused, and it is settled exactly once: at the usage; at what
+was passed on, if the upstream's stream breaks off or the client leaves; at nothing, if the upstream
+refuses. Tokens are limited by customer and model.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.responses import StreamingResponse
-from pydantic import BaseModel
-from tidegate import keys, rate_limit
+import httpx
+import tidegate as tg
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
-app = FastAPI(title="Gateway")
-
-# The customers, and the tokens a minute that they pay for.
+# Keys of customers, and the units a minute that they pay for. A unit is a tenth of an input token.
 CUSTOMERS = {"sk-anna": "anna", "sk-bert": "bert"}
-TOKENS = {"anna": "1000/minute", "bert": "5000/minute"}
-GUESTS = "100/minute"
+UNITS = {"anna": 10_000, "bert": 50_000}
+WEIGHTS = {"input": 10, "cached": 1, "output": 50}
+# Text has about four characters a token.
+CHARACTERS_A_TOKEN = 4
+# How long an answer may take.
+TTL = 600.0
+
+Usage = Mapping[str, int]
 
 
-def bearer(request: Request) -> str | None:
-    return request.headers.get("authorization", "").removeprefix("Bearer ") or None
+def units_of(usage: Usage) -> int:
+    """What a usage costs, in units."""
+    return sum(WEIGHTS[name] * tokens for name, tokens in usage.items())
 
 
-def customer(request: Request) -> str | None:
-    return CUSTOMERS.get(bearer(request) or "")
+def usage_in(body: Mapping[str, Any]) -> Usage | None:
+    """The usage that an answer, or an event of a stream, tells of; None if it tells of none."""
+    body = body.get("message") or body  # of the first event of a messages stream
+    found = body.get("usage")
+    if not isinstance(found, dict):
+        return None
+    if "completion_tokens" in found:  # chat completions: the prompt's tokens include cached ones
+        cached = (found.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        told = {"input": found["prompt_tokens"] - cached, "cached": cached}
+        return {**told, "output": found["completion_tokens"]}
+    # Messages: the event at the beginning has the input, and the one at the end the output.
+    names = {
+        "input": "input_tokens",
+        "cached": "cache_read_input_tokens",
+        "output": "output_tokens",
+    }
+    return {name: found[given] for name, given in names.items() if found.get(given) is not None}
 
 
-# A client without a known key is identified by its address.
-client = keys.first_of(customer, keys.client_ip())
+def estimate_of(asked: Mapping[str, Any]) -> Usage:
+    """The most that a request is expected to use."""
+    most = asked.get("max_completion_tokens") or asked.get("max_tokens") or 1000
+    text = json.dumps([asked.get("system", ""), asked.get("messages", [])])
+    return {"input": len(text) // CHARACTERS_A_TOKEN + 1, "output": int(most)}
 
 
-def tokens_a_minute(request: Request) -> str:
-    return TOKENS.get(customer(request) or "", GUESTS)
+def text_in(event: Mapping[str, Any]) -> str:
+    """The text of an event of a stream, of either format."""
+    if event.get("choices"):
+        return str((event["choices"][0].get("delta") or {}).get("content") or "")
+    return str((event.get("delta") or {}).get("text") or "")
 
 
-async def most_tokens(request: Request) -> int:
-    """The highest possible cost of the completion."""
-    asked = json.loads(await request.body())
-    return len(asked["prompt"].split()) + int(asked.get("max_tokens", 100))
+class Counted:
+    """What is known so far of what an answer has used."""
+
+    def __init__(self, estimate: Usage) -> None:
+        self.estimate = estimate
+        self.usage: dict[str, int] = {}
+        self.characters = 0
+
+    def hear(self, line: str) -> None:
+        """Reads a line of a stream of events."""
+        if not line.startswith("data:") or line.endswith("[DONE]"):
+            return
+        try:
+            event = json.loads(line[5:])
+        except ValueError:
+            return
+        self.characters += len(text_in(event))
+        self.usage.update(usage_in(event) or {})
+
+    @property
+    def units(self) -> int:
+        """By the usage, and what it does not tell of by the estimate and the text passed on."""
+        passed = self.characters // CHARACTERS_A_TOKEN
+        output = max(passed, self.usage.get("output", 0))
+        given = {"input": self.estimate["input"]} if "input" not in self.usage else {}
+        return units_of({**given, **self.usage, "output": output})
 
 
-def tokens_used(request: Request, answer: Any) -> int:
-    """The actual cost, once everything is sent or the client has disconnected."""
-    tokens: int = request.state.tokens
-    return tokens
+class Gateway:
+    """The application, over a client of the upstream."""
+
+    def __init__(self, upstream: httpx.AsyncClient, **options: Any) -> None:
+        self.upstream = upstream
+        requests = tg.Limiter("60/minute", prefix="requests", **options)
+        options["storage"] = requests.storage
+        self.limiters = {}
+        for customer, units in UNITS.items():
+            # An answer may be longer than its estimate; the customer then owes the rest.
+            limiter = tg.Limiter(f"{units}/minute", prefix=f"units:{customer}", **options)
+            self.limiters[customer] = [requests, limiter]
+
+    async def answer(self, request: Request) -> Response:
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        customer = CUSTOMERS.get(request.headers.get("x-api-key") or bearer)
+        if customer is None:
+            return JSONResponse({"error": {"type": "authentication_error"}}, 401)
+        asked = await request.json()
+        if asked.get("stream") and request.url.path.endswith("completions"):
+            asked["stream_options"] = {"include_usage": True}  # else the last event has no usage
+        counted = Counted(estimate_of(asked))
+        keys = [customer, f"{customer}:{asked.get('model')}"]
+        units = units_of(counted.estimate)
+        limiters = self.limiters[customer]
+        reservation = await tg.Plan(limiters).reserve_async(
+            keys, [1, units], ttl=TTL, on_exit="keep"
+        )
+        headers = await self.headers(limiters, keys, reservation.decision)
+        if not reservation:
+            error = {"type": "rate_limit_error", "message": "too many requests or tokens a minute"}
+            return JSONResponse({"type": "error", "error": error}, 429, headers)
+        try:
+            sent = self.upstream.build_request(
+                "POST", request.url.path, json=asked, headers=self.passed_on(request)
+            )
+            answer = await self.upstream.send(sent, stream=True)
+        except httpx.HTTPError:
+            await reservation.release_async()
+            return JSONResponse({"error": {"type": "upstream_error"}}, 502, headers)
+        if answer.status_code >= 400:
+            await reservation.release_async()
+            content = await answer.aread()
+            return Response(content, answer.status_code, headers, answer.headers["content-type"])
+        if asked.get("stream"):
+            passed = self.pass_on(answer, counted, reservation)
+            return StreamingResponse(passed, media_type="text/event-stream", headers=headers)
+        body = json.loads(await answer.aread())
+        counted.usage.update(usage_in(body) or counted.estimate)
+        await reservation.commit_async([1, counted.units])
+        return JSONResponse(body, headers=await self.headers(limiters, keys, reservation.decision))
+
+    async def pass_on(
+        self, answer: httpx.Response, counted: Counted, reservation: tg.Reservation
+    ) -> AsyncIterator[str]:
+        try:
+            async for line in answer.aiter_lines():
+                counted.hear(line)
+                yield f"{line}\n"
+        except httpx.HTTPError:
+            yield 'event: error\ndata: {"type": "error", "error": {"type": "upstream_error"}}\n\n'
+        finally:  # also if the client has left, which cancels what is awaited here
+            await asyncio.shield(asyncio.ensure_future(self.end(answer, counted, reservation)))
+
+    @staticmethod
+    async def end(answer: httpx.Response, counted: Counted, reservation: tg.Reservation) -> None:
+        await reservation.commit_async([1, counted.units])
+        await answer.aclose()
+
+    @staticmethod
+    def passed_on(request: Request) -> dict[str, str]:
+        """The fields of the request that the upstream reads, with the gateway's own key."""
+        names = ("anthropic-version", "content-type")
+        fields = {name: request.headers[name] for name in names if name in request.headers}
+        return {**fields, "authorization": f"Bearer {os.environ.get('UPSTREAM_KEY', '')}"}
+
+    @staticmethod
+    async def headers(
+        limiters: list[tg.Limiter], keys: list[str], decision: tg.Decision
+    ) -> dict[str, str]:
+        """The fields that clients of OpenAI read. A token stands for an input token."""
+        fields = {}
+        for what, limiter, key in zip(("requests", "tokens"), limiters, keys):
+            found, each = (
+                await limiter.peek_async(key),
+                1 if what == "requests" else WEIGHTS["input"],
+            )
+            fields[f"x-ratelimit-limit-{what}"] = str(found.limit // each)
+            fields[f"x-ratelimit-remaining-{what}"] = str(found.remaining // each)
+            fields[f"x-ratelimit-reset-{what}"] = f"{found.reset_after:.3f}s"
+        if not decision and decision.retry_after != float("inf"):
+            fields["retry-after"] = str(int(decision.retry_after) + 1)
+        return fields
 
 
-class Prompt(BaseModel):
-    prompt: str
-    max_tokens: int = 100
-    stream: bool = False
-
-
-class Completion(BaseModel):
-    text: str
-    usage: int
-
-
-async def model(prompt: str, max_tokens: int) -> AsyncIterator[str]:
-    """Simulates the model: it repeats the prompt backwards, a word at a time."""
-    for word in reversed(prompt.split()[-max_tokens:]):
-        await asyncio.sleep(0)
-        yield word
-
-
-async def counted(request: Request, words: AsyncIterator[str]) -> AsyncIterator[str]:
-    """Yields the words of the model, and counts each as a used token."""
-    async for word in words:
-        request.state.tokens += 1
-        yield word
-
-
-async def events(words: AsyncIterator[str]) -> AsyncIterator[str]:
-    async for word in words:
-        yield f"data: {json.dumps(word)}\n\n"
-    yield "data: [DONE]\n\n"
-
-
-@app.post("/v1/completions", response_model=Completion)
-@rate_limit("60/minute", key=client)
-@rate_limit(tokens_a_minute, key=client, cost=most_tokens, cost_after=tokens_used)
-async def completions(prompt: Prompt, request: Request) -> Any:
-    request.state.tokens = len(prompt.prompt.split())
-    words = counted(request, model(prompt.prompt, prompt.max_tokens))
-    if prompt.stream:
-        return StreamingResponse(events(words), media_type="text/event-stream")
-    text = " ".join([word async for word in words])
-    return Completion(text=text, usage=request.state.tokens)
+def make_app(upstream: httpx.AsyncClient, **options: Any) -> Starlette:
+    gateway = Gateway(upstream, **options)
+    paths = ("/v1/chat/completions", "/v1/messages")
+    return Starlette(routes=[Route(path, gateway.answer, methods=["POST"]) for path in paths])
 
 
 if __name__ == "__main__":
     import uvicorn
 
-    uvicorn.run(app, port=8000)
+    address = os.environ.get("UPSTREAM", "https://api.openai.com")
+    uvicorn.run(make_app(httpx.AsyncClient(base_url=address, timeout=TTL)), port=8000)
