@@ -33,7 +33,7 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/extension tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts
 
-.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood values lost-rules chaos soak bench bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
+.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood owed values lost-rules chaos soak bench bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz mutants oracle campaign docs wheel clean deps-build deps-test deps-bench deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -152,6 +152,9 @@ crash: deps-test $(VENV)/.test $(VENV)/.tested  ## kill KILLS workers of one sha
 flood: deps-test $(VENV)/.test $(VENV)/.tested  ## FLOOD_KEYS keys through a table for a million; invented keys against exhausted clients
 	$(python) tests/faults/flood_campaign.py --keys $(FLOOD_KEYS)
 	$(python) tests/faults/forget_campaign.py
+
+owed: deps-test $(VENV)/.test $(VENV)/.tested  ## 100,000 reservations with kills, lost replies, double commits and restarts
+	$(python) tests/faults/reservations_campaign.py --reservations 100000 --json build/owed.json
 
 values: deps-test $(VENV)/.test $(VENV)/.tested  ## random stored values against every Redis script, for VALUE_SECONDS
 	$(python) tests/redis/value_fuzz.py --seconds $(VALUE_SECONDS)
@@ -287,7 +290,7 @@ bench: deps-test $(VENV)/.build  ## measure, in C++ and against peers from PyPI
 bench-python: released_and := --config-settings=cmake.define.TIDEGATE_BUILD_BENCHMARKS=ON
 bench-python: $(VENV)/.package
 	$(pip) -r benchmarks/requirements.txt -r tests/requirements.txt
-	set -e; for benchmark in call memory import rate rules logs replay recommend sliding_error what_if redis shm server stall asgi check web admin_change; do \
+	set -e; for benchmark in call reserve memory import rate rules logs replay recommend sliding_error what_if redis shm server stall asgi check web admin_change; do \
 	  $(python) benchmarks/python/bench_$$benchmark.py; \
 	done
 

@@ -49,6 +49,7 @@ BENCHES = {
         Bench("core", ("build/release/benchmarks/cpp/core_bench",), kind="google"),
         Bench("governor", once=True, kind="governor"),
         Bench("call", ("--rounds", "11")),
+        Bench("reserve", ("--rounds", "9")),
         Bench("memory", ("--rounds", "9"), once=True),
         Bench("import"),
         Bench("rate", once=True),

@@ -23,6 +23,7 @@ QUESTIONS = {
     "core": Question("A decision in C++"),
     "governor": Question("Rust's governor"),
     "call": Question("A decision in memory", "ns/call"),
+    "reserve": Question("A reservation in memory", "ns/call"),
     "memory": Question("Memory", "bytes/key"),
     "import": Question("Importing it"),
     "rate": Question("How exactly a rate is kept"),
