@@ -194,6 +194,15 @@ Decision LogCells::Hit(const Moment& moment, int64_t cost) {
       if (!moment.confirmed) return PeekLog(limit_, view.ring, now_ns, cost);
       Clamp(view.ring, now_ns);
     }
+    if (limit_.IsOversize(cost)) [[unlikely]] {
+      Decision standing = PeekLog(limit_, view.ring, now_ns, cost);
+      if (!standing.allowed) return standing;
+      standing = Charge(moment, cost, limit_.max_debt());
+      standing.allowed = true;
+      standing.retry_after_ns = 0;
+      standing.charged = Decision::kUnset;
+      return standing;
+    }
     Decision decision = StepLog(limit_, &view.ring, now_ns, cost);
     if (!decision.allowed) return decision;
     // Clear the expired ends: they would count again if the clock went back.
