@@ -47,8 +47,10 @@ def _subjects(tidegate: Any) -> list[Subject]:
     call = "limiter.reserve(key, 10).release()"
     found.append(Subject("reserve + release", call, limiter(), verdict=bool))
     plan = {"plan": _of_a_plan(tidegate)}
-    found.append(Subject("hit of a plan of four", "plan.hit(key, 10)", plan, verdict=bool))
-    call = "plan.reserve(key, 10).commit([15, 15, 15, 15])"
+    found.append(
+        Subject("hit of a plan of four", "plan.hit([key] * 4, [10] * 4)", plan, verdict=bool)
+    )
+    call = "plan.reserve([key] * 4, [10] * 4).commit([15] * 4)"
     plan = {"plan": _of_a_plan(tidegate)}
     found.append(Subject("reserve + commit of a plan of four", call, plan, verdict=bool))
     return found

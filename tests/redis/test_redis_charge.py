@@ -57,29 +57,27 @@ def test_decisions_are_those_of_memory(server: RedisServer, limit: tg.Limit) -> 
 def test_a_large_cost_is_decided_as_in_memory(server: RedisServer, limit: tg.Limit) -> None:
     clock = tg.ManualClock(START + 12345678901)
     other = tg.Limit("1000000/minute", id="beside")
-    plans = [
-        tg.Plan(
-            [
-                tg.Limiter(each, storage=storage, clock=clock, prefix=f"large-{limit}")
-                for each in (limit, other)
-            ]
-        )
-        for storage in (server.uri(GIVEN_TIME), "memory://")
-    ]
+    plans, firsts = [], []
+    for storage in (server.uri(GIVEN_TIME), "memory://"):
+        first = tg.Limiter(limit, storage=storage, clock=clock, prefix=f"large-{limit}")
+        second = tg.Limiter(other, storage=first.storage, clock=clock, prefix=f"large-{limit}")
+        plans.append(tg.Plan([first, second]))
+        firsts.append(first)
+    keys = ["k", "k"]
     passed = 0
     for number in range(40):
         clock.advance_ns(number % 9 * limit.period_ns)
         cost = limit.capacity * (number % 4) + 1
-        answers = [plan.hit("k", cost) for plan in plans]
+        answers = [plan.hit(keys, [cost, cost]) for plan in plans]
         assert answers[0] == answers[1], number
         assert answers[0].reset_after == answers[1].reset_after, number
         passed += bool(answers[0]) and cost > limit.capacity
-        held = [plan.reserve("k", cost + 1) for plan in plans]
+        held = [plan.reserve(keys, [cost + 1, cost + 1]) for plan in plans]
         assert held[0].decision == held[1].decision, number
         for reservation in held:
             if reservation:
                 reservation.commit([number, number])
-        answers = [plan.peek("k", cost) for plan in plans]
+        answers = [first.peek("k", cost) for first in firsts]
         assert answers[0] == answers[1], number
     assert passed >= 2
 
