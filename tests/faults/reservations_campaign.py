@@ -193,7 +193,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--reservations", type=int, default=100_000)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--pause", type=float, default=0.2, help="seconds between two faults")
+    parser.add_argument("--pause", type=float, default=2.0, help="seconds between two faults")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
