@@ -140,10 +140,9 @@ def _pyrate() -> Iterator[Way]:
             return CLOCK.ns // 10**6
 
     rate = pyrate.Rate(COUNT, pyrate.Duration.MINUTE)
-    for name, bucket in (
-        ("log", pyrate.InMemoryBucket([rate], clock=Simulated())),
-        ("GCRA", pyrate.StateBucket([rate], clock=Simulated())),
-    ):
+    log = pyrate.InMemoryBucket([rate])
+    log._clock = Simulated()
+    for name, bucket in (("log", log), ("GCRA", pyrate.StateBucket([rate], clock=Simulated()))):
         theirs = pyrate.Limiter(bucket)
 
         def admit(estimate: int, theirs: Any = theirs) -> Any:
