@@ -291,6 +291,11 @@ void RuleCompiler::Put(Index& index, const std::string& where, const Condition& 
   }
 }
 
+bool RuleCompiler::MayHaveQuota(const Rule& rule) {
+  return std::any_of(rule.limits.begin(), rule.limits.end(),
+                     [](const TierLimits& tier) { return HasQuota(tier.limits); });
+}
+
 absl::InlinedVector<uint32_t, 2> RuleCompiler::DimensionOf(uint32_t number) const {
   constexpr uint32_t kCountsRequests = UINT32_MAX;
   constexpr uint32_t kQuota = UINT32_MAX - 1;
@@ -302,8 +307,7 @@ absl::InlinedVector<uint32_t, 2> RuleCompiler::DimensionOf(uint32_t number) cons
   absl::InlinedVector<uint32_t, 2> marks = set_->by_[number];
   std::sort(marks.begin(), marks.end());
   if (rule.counts_requests) marks.push_back(kCountsRequests);
-  const auto has_quota = [](const TierLimits& tier) { return HasQuota(tier.limits); };
-  if (std::any_of(rule.limits.begin(), rule.limits.end(), has_quota)) marks.push_back(kQuota);
+  if (MayHaveQuota(rule)) marks.push_back(kQuota);
   if (rule.shadow) marks.push_back(kShadow);
   return marks;
 }

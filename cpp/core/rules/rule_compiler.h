@@ -57,6 +57,7 @@ class RuleCompiler {
   void KeepOverrides();
   void ReadCosts();
   void ReadLists();
+  static bool MayHaveQuota(const Rule& rule);  // for a request of some tier
   // What makes the rule's dimension: the attributes that it counts by, and marks.
   absl::InlinedVector<uint32_t, 2> DimensionOf(uint32_t rule) const;
   std::string WhereRule(size_t rule) const;

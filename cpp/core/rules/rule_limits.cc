@@ -46,17 +46,23 @@ RuleSet::LimitRange RuleCompiler::AddLimits(const std::string& where, uint32_t n
   return known->second;
 }
 
+namespace {
+
+// What the rule's counts are known by.
+const std::string& CounterOfRule(const Rule& rule) {
+  return rule.counter.empty() ? rule.id : rule.counter;
+}
+
+}  // namespace
+
 // The name that identifies the usage of a rule. If the rule resets, the name changes with any
 // number of any rule that has the same counter.
 std::string RuleCompiler::CounterOf(uint32_t number) const {
-  const auto counter_of = [](const Rule& rule) -> const std::string& {
-    return rule.counter.empty() ? rule.id : rule.counter;
-  };
-  const std::string& counter = counter_of(set_->rules_[number]);
+  const std::string& counter = CounterOfRule(set_->rules_[number]);
   if (!set_->rules_[number].resets) return counter;
   std::string numbers;
   for (const Rule& rule : set_->rules_) {
-    if (counter_of(rule) != counter) continue;
+    if (CounterOfRule(rule) != counter) continue;
     for (const TierLimits& limits : rule.limits) {
       for (const Limit& limit : limits.limits) absl::StrAppend(&numbers, limit.name(), ";");
     }
@@ -72,37 +78,49 @@ std::string RuleCompiler::CounterOf(uint32_t number) const {
 void RuleCompiler::CheckChargedOnce(uint32_t number, const Rule& other) {
   const Rule& rule = set_->rules_[number];
   if (&rule == &other || rule.by != other.by) return;
-  const auto refuse = [&](const char* field) {
+  const std::string together = absl::StrCat("the rules '", other.id, "' and '", rule.id,
+                                            "' have the counter '", CounterOfRule(rule), "', ");
+  const auto refuse = [&](const char* field, const char* difference) {
     Add(absl::StrCat(WhereRule(number), ".", field),
-        absl::StrCat("differs from that of the rule '", other.id, "', which has the counter '",
-                     rule.counter, "' too, so that a request might be charged by both; expected ",
-                     "rules of one counter that are alike in it"));
+        absl::StrCat(together, difference, ", so that a request might be charged by both; ",
+                     "expected rules of one counter that are alike in it"));
   };
   if (rule.also || other.also) {
     Add(WhereRule(number) + ".counter",
-        absl::StrCat("is that of the rule '", other.id, "' too, and one of them has `also`, so ",
-                     "that a request might be charged by both; expected a counter of its own"));
+        absl::StrCat(together, "and one of them has `also`, so that a request might be charged by ",
+                     "both; expected a counter of its own"));
   } else if (rule.counts_requests != other.counts_requests) {
-    refuse("counts");
+    refuse("counts", "and differ in `counts`");
   } else if (rule.shadow != other.shadow) {
-    refuse("shadow");
+    refuse("shadow", "and differ in `shadow`");
+  } else if (MayHaveQuota(rule) != MayHaveQuota(other)) {
+    refuse("limits", "and only one of them has a quota");
   }
 }
 
 // Rules that count together must have the same carry_over.
 void RuleCompiler::CheckCounters() {
-  absl::flat_hash_map<std::string, uint32_t> first_of;
-  absl::flat_hash_map<std::string, uint32_t> first_by;  // of each counter and what is counted by
+  absl::flat_hash_map<std::string_view, uint32_t> first_of;
+  // The first of each counter and what is counted by, where rules share the counter.
+  absl::flat_hash_map<std::string, uint32_t> first_by;
+  const auto first_alike = [&](uint32_t number) {
+    const Rule& rule = set_->rules_[number];
+    const std::string counts = absl::StrCat(CounterOfRule(rule), " ", absl::StrJoin(rule.by, "+"));
+    return first_by.try_emplace(counts, number).first->second;
+  };
   for (uint32_t i = 0; i < set_->rules_.size(); ++i) {
     const Rule& rule = set_->rules_[i];
-    if (rule.counter.empty()) continue;
-    const Rule& other = set_->rules_[first_of.try_emplace(rule.counter, i).first->second];
-    const std::string counts = absl::StrCat(rule.counter, " by ", absl::StrJoin(rule.by, "+"));
-    CheckChargedOnce(i, set_->rules_[first_by.try_emplace(counts, i).first->second]);
+    const auto [first, is_first] = first_of.try_emplace(CounterOfRule(rule), i);
+    // Two rules of one id are a problem of their own.
+    if (is_first || set_->rules_[first->second].id == rule.id) continue;
+    first_alike(first->second);
+    const Rule& other = set_->rules_[first->second];
+    CheckChargedOnce(i, set_->rules_[first_alike(i)]);
     if (other.carry_over == rule.carry_over && other.resets == rule.resets) continue;
     Add(WhereRule(i) + ".carry_over",
         absl::StrCat("differs from that of the rule '", other.id, "', which has the counter '",
-                     rule.counter, "' too; expected one carry_over for all rules of a counter"));
+                     CounterOfRule(rule),
+                     "' too; expected one carry_over for all rules of a counter"));
   }
 }
 

@@ -96,7 +96,7 @@ def test_tiers_and_overrides_of_a_rule_that_resets_share_one_count() -> None:
 
 def test_rules_of_one_counter_are_compared_with_each_that_counts_by_the_same() -> None:
     rule = {"limit": "10/hour", "counter": "f"}
-    with pytest.raises(RulesError, match=r"rules\[2\]\.shadow: differs from that of the rule 'b'"):
+    with pytest.raises(RulesError, match=r"rules\[2\]\.shadow: the rules 'b' and 'c'"):
         RuleSet(
             {
                 "rules": [

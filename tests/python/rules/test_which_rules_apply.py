@@ -93,11 +93,31 @@ def test_also_and_replaces_exclude_each_other(more: Any) -> None:
         RuleSet({"rules": [ALL, {**ALL, "id": "c", "also": True}, more]})
 
 
-@pytest.mark.parametrize("field", [{"counts": "requests"}, {"shadow": True}, {"also": True}])
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"counts": "requests"},
+        {"shadow": True},
+        {"also": True},
+        {"limit": ["quota 9/day", "100/minute"]},
+        {"limit": "quota 9/day"},  # an override may give it a limit of the other rule's
+    ],
+)
 def test_one_count_is_not_charged_twice_by_one_request(field: Any) -> None:
     narrow = {**API, "counter": "one", **field}
-    with pytest.raises(RulesError, match="might be charged by both"):
-        RuleSet({"rules": [{**ALL, "counter": "one"}, narrow]})
+    for rules in ([{**ALL, "counter": "one"}, narrow], [narrow, {**ALL, "id": "one"}]):
+        names = f"'{rules[0]['id']}' and '{rules[1]['id']}' have the counter 'one'"
+        with pytest.raises(RulesError, match=f"{names}.* might be charged by both"):
+            RuleSet({"rules": rules})
+    narrow["counter"] = "default"
+    with pytest.raises(RulesError, match="'api' and 'default' have the counter 'default'"):
+        RuleSet({"rules": [narrow], "default": {"by": "user", "limit": "100/minute"}})
+
+
+def test_the_id_of_a_rule_may_be_the_counter_of_another_that_is_alike() -> None:
+    made = limiter(rules=[{**ALL, "limit": "5/minute"}, {**API, "counter": "all"}])
+    assert made.check(user="1", endpoint="/api/a").remaining == 4
+    assert made.check(user="1", endpoint="/b").remaining == 3
 
 
 def test_head_is_counted_as_get_wherever_another_rule_names_head() -> None:
