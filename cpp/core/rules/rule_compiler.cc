@@ -354,8 +354,9 @@ void RuleCompiler::ReadOverrides() {
     std::string key;
     for (size_t k = 0; k < by.size(); ++k) {
       std::string room;
-      const std::string_view value =
-          by[k] == "ip" ? CountedAddress(given.key[k], &room) : std::string_view(given.key[k]);
+      const std::string_view value = by[k] == "ip"         ? CountedAddress(given.key[k], &room)
+                                     : by[k] == "endpoint" ? CanonicalEndpoint(given.key[k], &room)
+                                                           : std::string_view(given.key[k]);
       if (by.size() == 1) {
         key = value;
       } else {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
-from tidegate.rules.advice.patterns import covers
+from tidegate.rules.advice.patterns import canonical, counted_as, covers
 from tidegate.rules.advice.places import Finding
 from tidegate.rules.advice.values import is_network, of_text
 from tidegate.rules.pauses import pause_at_times
@@ -38,12 +38,26 @@ def find(rules: Rules) -> Iterator[Finding]:
             if message is not None:
                 yield Finding((*where, "ip") if isinstance(key, dict) else where, message)
         endpoint = values.get("endpoint")
-        if endpoint and endpoints and not any(covers(one, endpoint) for one in endpoints):
-            yield Finding(
-                (*where, "endpoint") if isinstance(key, dict) else where,
-                f"the rule {override.rule!r} is not for the endpoint {endpoint!r:.120}; expected "
-                f"one of {', '.join(endpoints):.200}",
-            )
+        if endpoint and endpoints:
+            message = _of_endpoint(override.rule, endpoints, endpoint)
+            if message is not None:
+                yield Finding((*where, "endpoint") if isinstance(key, dict) else where, message)
+
+
+def _of_endpoint(rule: str, endpoints: list[str], endpoint: str) -> str | None:
+    fitting = [one for one in endpoints if covers(one, endpoint)]
+    if not fitting:
+        return (
+            f"the rule {rule!r} is not for the endpoint {endpoint!r:.120}; expected one of "
+            f"{', '.join(endpoints):.200}"
+        )
+    counted = {counted_as(one, endpoint) for one in fitting}
+    if canonical(endpoint) in counted:
+        return None
+    return (
+        f"the rule {rule!r} counts the endpoint {endpoint!r:.120} together with others; expected "
+        f"{' or '.join(sorted(counted)):.200}, or a rule for it"
+    )
 
 
 def _of_address(value: str) -> str | None:

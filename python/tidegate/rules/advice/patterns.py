@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-__all__ = ["covers", "may_share"]
+__all__ = ["canonical", "counted_as", "covers", "may_share"]
+
+
+def canonical(endpoint: str) -> str:
+    """The endpoint without repeated and trailing slashes, as it is counted."""
+    return "/" + "/".join(_parts(endpoint)) if endpoint.startswith("/") else endpoint
+
+
+def counted_as(pattern: str, endpoint: str) -> str:
+    """By what a rule by endpoint counts an endpoint that its pattern covers."""
+    parts = _parts(endpoint)
+    names = [part if part.startswith("{") else None for part in _parts(pattern)]
+    if not any(names):
+        return canonical(endpoint)
+    return "/" + "/".join(
+        name or part for name, part in zip([*names, *[None] * len(parts)], parts)
+    )
 
 
 def covers(pattern: str | None, other: str | None) -> bool:
