@@ -151,6 +151,13 @@ void RuleSet::Match(const Request& request, int64_t now_ns, Matched* matched) co
   matched->endpoint = CanonicalEndpoint(request[kEndpoint], &matched->path);
   matched->counted_ip = CountedAddress(request[kIp], &matched->network);
   const size_t tier = TierOf(request);
+  if (tier < tiers_.size() && request[kTier] != tiers_[tier]) {
+    // A rule by tier counts the request under the name of the default tier.
+    Request known = request;
+    known[kTier] = tiers_[tier];
+    Match(known, now_ns, matched);
+    return;
+  }
   const int tier_number = tier < tiers_.size() ? static_cast<int>(tier) : kOtherNumber;
   const RequestMethod method = MethodOf(request);
   Index::AllFound found;
@@ -188,7 +195,7 @@ void RuleSet::Match(const Request& request, int64_t now_ns, Matched* matched) co
                  [&](const Applied& applied) { return !is_replaced(applied); });
     matched->rules = std::move(kept);
   }
-  if (has_otherwise_ &&
+  if (has_otherwise_ && (TiersOf(rules_.back()) >> tier_number & 1) != 0 &&
       std::all_of(matched->rules.begin(), matched->rules.end(),
                   [&](const Applied& applied) { return LeavesDefault(rules_[applied.rule]); })) {
     Apply(static_cast<uint32_t>(rules_.size() - 1), Index::kNoPattern, tier, request, now_ns,
@@ -236,6 +243,7 @@ bool RuleSet::KnowsKey(uint32_t rule, const Request& known, std::string_view end
   };
   return std::all_of(by_[rule].begin(), by_[rule].end(), [&](uint32_t attribute) {
     return known[attribute].data() != nullptr || is_named_by_condition(attribute) ||
+           (attribute == kTier && TierOf(known) < tiers_.size()) ||
            (attribute == kEndpoint && is_one_endpoint());
   });
 }
@@ -358,6 +366,7 @@ std::string RuleSet::WhyNot(const Rule& rule, const Request& request,
                         absl::StrJoin(networks, " or "));
   }
   for (const std::string& name : rule.by) {
+    if (name == "tier" && tier < tiers_.size()) continue;  // the default tier
     if (request[static_cast<size_t>(AttributeNumber(name))].data() == nullptr) {
       return absl::StrCat("the rule counts by ", name, ", which is not given");
     }
@@ -366,15 +375,16 @@ std::string RuleSet::WhyNot(const Rule& rule, const Request& request,
 }
 
 NumberSet RuleSet::TiersOf(const Rule& rule) const {
-  std::vector<std::string> names = rule.condition.tiers;
-  if (names.empty()) {
-    for (const TierLimits& limits : rule.limits) {
-      if (limits.tier.empty()) return kAllNumbers;
-      names.push_back(limits.tier);
-    }
-  }
   NumberSet tiers = 0;
-  for (const std::string& name : names) tiers |= NumberSet{1} << NumberIn(tiers_, name);
+  const auto add = [&](const std::string& name) {
+    tiers |= NumberSet{1} << NumberIn(tiers_, name);
+  };
+  for (const std::string& name : rule.condition.tiers) add(name);
+  if (!rule.condition.tiers.empty()) return tiers;
+  for (const TierLimits& limits : rule.limits) {
+    if (limits.tier.empty()) return kAllNumbers;
+    add(limits.tier);
+  }
   return tiers;
 }
 

@@ -506,13 +506,14 @@ def _condition(fields: Any, when: Mapping[str, str] | None = None) -> dict[str, 
 def _undeclared(document: Document, rules: model.Rules) -> Iterator[Problem]:
     """The problem of each attribute that a document with `attributes` does not declare."""
     known = {*rules.attributes, *_OF_ALL_REQUESTS}
-    everyone = [(("rules", i), rule) for i, rule in enumerate(rules.rules)]
+    everyone = [(("rules", i), rule) for i, rule in enumerate(rules.rules) if rule.enabled]
     default = [] if rules.default is None else [(("default",), rules.default)]
     by = [((*at, "by"), name) for at, rule in [*everyone, *default] for name in rule.by]
     when = [
         ((section, i, "when", name), name)
         for section in ("rules", "costs")
         for i, each in enumerate(getattr(rules, section))
+        if getattr(each, "enabled", True)
         for name in each.when
     ]
     listed = [

@@ -227,3 +227,41 @@ def test_load_scales_rates_and_neither_quotas_nor_counts_of_requests() -> None:
         made._set_load_factor(priority, 0.5)
     left = {each.rule: each.remaining for each in made.check(user="1").outcomes}
     assert left == {"rate": 98, "paid": 99, "requests": 99}
+
+
+def test_slashes_make_no_other_key_of_an_override() -> None:
+    by = {"id": "r", "by": "user+endpoint", "limit": "3/second"}
+    key = {"user": "1", "endpoint": "/a//b/"}
+    made = limiter(rules=[by], overrides=[{"rule": "r", "key": key, "limit": "5/second"}])
+    assert [made.check(user="1", endpoint=path).limit for path in ("/a/b", "//a/b", "/a")] == [
+        5,
+        5,
+        3,
+    ]
+
+
+def test_a_rule_by_tier_counts_requests_without_a_tier_under_the_default_tier() -> None:
+    rules = [{"id": "r", "by": "tier", "limits": {"gold": "9/second"}}]
+    made = limiter(rules=rules, default_tier="gold")
+    left = [made.check(**tier).remaining for tier in ({}, {"tier": "odd"}, {"tier": "gold"})]
+    assert left == [8, 7, 6]
+    made.reset()
+    assert made.check(tier="odd").remaining == 8
+    narrow = {**rules[0], "id": "n", "endpoint": "/n"}
+    explained = limiter(rules=[*rules, narrow], default_tier="gold").explain(endpoint="/n")
+    assert explained[0].why == ("the rule 'n' is more specific and counts by the same attributes")
+
+
+def test_a_default_with_limits_by_tier_is_for_these_tiers() -> None:
+    made = limiter(rules=[], default={"limits": {"pro": "4/second"}})
+    assert made.check(tier="pro").rule == "default"
+    assert made.check().rule is None
+    assert "for some tiers only" in made.explain()[0].why
+
+
+def test_a_disabled_rule_may_look_at_an_attribute_that_is_not_declared() -> None:
+    rule = {"id": "r", "by": "tenant", "when": {"plan": "x"}, "limit": "3/second"}
+    made = limiter(attributes=["user"], rules=[ALL, {**rule, "enabled": False}])
+    assert applying(made, user="1", tenant="t", plan="x") == {"all"}
+    with pytest.raises(RulesError, match="'tenant' is not in `attributes`"):
+        RuleSet({"attributes": ["user"], "rules": [ALL, rule]})

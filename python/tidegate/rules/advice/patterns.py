@@ -16,9 +16,7 @@ def counted_as(pattern: str, endpoint: str) -> str:
     names = [part if part.startswith("{") else None for part in _parts(pattern)]
     if not any(names):
         return canonical(endpoint)
-    return "/" + "/".join(
-        name or part for name, part in zip([*names, *[None] * len(parts)], parts)
-    )
+    return "/" + "/".join(name or part for name, part in zip([*names, *[None] * len(parts)], parts))
 
 
 def covers(pattern: str | None, other: str | None) -> bool:
