@@ -83,7 +83,8 @@ def test_a_reload_uses_the_new_certificate_and_keeps_the_old_one_if_that_is_inva
     assert second is not None
     assert second != first
     files.key.write_text("no key")
-    reload(served)
+    served.process.send_signal(signal.SIGHUP)
+    served.logged("the service keeps a certificate of before; all else was read again")
     served.logged("the certificate was not replaced: admin.tls has admin.pem, admin.key")
     assert certificate_of(served, files, files.authority) == second
 
