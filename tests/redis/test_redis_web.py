@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import tidegate as tg
+from polling import eventually_async
 from redis_server import PATIENT, RedisServer
 from tidegate.keys import peer
 from tidegate.web.execution import BLOCKING
@@ -122,8 +123,7 @@ def test_a_plan_waits_for_requests_and_places_of_redis(server: RedisServer) -> N
             forecast = await plan.peek_async(["u", "m"], outcomes=True)
             assert [each.allowed for each in forecast.outcomes] == [True, False]
             later = asyncio.ensure_future(plan.acquire_async(["u", "m"], timeout=60))
-            while not requests._room._lines:
-                await asyncio.sleep(0)
+            await eventually_async(lambda: bool(requests._room._lines))
         decision = await later
         assert decision.allowed
         await plan.refund_async(["u", "m"], decision=decision)
