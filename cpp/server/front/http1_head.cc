@@ -188,8 +188,8 @@ Http1Error ParseHttp1Head(std::string_view bytes, size_t most_headers, Http1Head
   parser.data = &parse;
   const llhttp_errno_t code = llhttp_execute(&parser, bytes.data(), bytes.size());
   if (code == HPE_INVALID_METHOD) return {501, "Expected a known method"};
-  const bool is_whole = code == HPE_PAUSED_UPGRADE &&
-                        llhttp_get_error_pos(&parser) == bytes.data() + bytes.size();
+  const bool is_whole =
+      code == HPE_PAUSED_UPGRADE && llhttp_get_error_pos(&parser) == bytes.data() + bytes.size();
   if (!is_whole) return {400, "Expected a request of HTTP/1.1"};
   if (head->headers.size() > most_headers) return {431, "Expected fewer headers"};
   if (parser.method == HTTP_CONNECT) return {501, "Expected no CONNECT: this is not a proxy"};
