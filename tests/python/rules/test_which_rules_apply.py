@@ -265,3 +265,11 @@ def test_a_disabled_rule_may_look_at_an_attribute_that_is_not_declared() -> None
     assert applying(made, user="1", tenant="t", plan="x") == {"all"}
     with pytest.raises(RulesError, match="'tenant' is not in `attributes`"):
         RuleSet({"attributes": ["user"], "rules": [ALL, rule]})
+
+
+def test_a_rule_in_shadow_tries_each_of_its_limits_and_is_named_where_no_other_applies() -> None:
+    made = limiter(rules=[{"id": "r", "limit": ["1/second", "3/hour"], "shadow": True}])
+    assert made.peek().remaining == 1, "peek looks before the charge"
+    decisions = [made.check() for _ in range(2)]
+    assert [decision.rule for decision in decisions] == ["r", "r"]
+    assert [outcome.remaining for outcome in decisions[1].outcomes] == [0, 1]
