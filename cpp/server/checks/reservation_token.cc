@@ -24,12 +24,12 @@ std::string SumOf(std::string_view packed) {
   return DigestOf(std::string(kStart) + std::string(packed)).substr(0, kSumBytes);
 }
 
-void Append(uint64_t number, size_t bytes, std::string* text) {
+void AppendNumber(uint64_t number, size_t bytes, std::string* text) {
   for (size_t i = 0; i < bytes; ++i) *text += static_cast<char>(number >> (8 * i) & 0xff);
 }
 
 void AppendText(std::string_view text, std::string* packed) {
-  Append(text.size(), 2, packed);
+  AppendNumber(text.size(), 2, packed);
   *packed += text;
 }
 
@@ -80,14 +80,14 @@ uint64_t DigestOfCount(std::string_view name) { return Front(DigestOf(name)).Num
 
 std::string Encoded(const ReservationToken& token) {
   std::string packed;
-  for (const uint64_t half : token.id) Append(half, 8, &packed);
-  Append(static_cast<uint64_t>(token.admitted_ns), 8, &packed);
-  Append(token.factor, 4, &packed);
-  Append(token.parts.size(), 2, &packed);
+  for (const uint64_t half : token.id) AppendNumber(half, 8, &packed);
+  AppendNumber(static_cast<uint64_t>(token.admitted_ns), 8, &packed);
+  AppendNumber(token.factor, 4, &packed);
+  AppendNumber(token.parts.size(), 2, &packed);
   for (const ReservationToken::Part& part : token.parts) {
-    Append(part.count, 8, &packed);
-    Append(static_cast<uint64_t>(part.units), 8, &packed);
-    Append(static_cast<uint64_t>(part.until_ns), 8, &packed);
+    AppendNumber(part.count, 8, &packed);
+    AppendNumber(static_cast<uint64_t>(part.units), 8, &packed);
+    AppendNumber(static_cast<uint64_t>(part.until_ns), 8, &packed);
   }
   for (const auto& [name, value] : token.attributes) {
     AppendText(name, &packed);
