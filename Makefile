@@ -290,7 +290,7 @@ bench: deps-test $(VENV)/.build  ## measure, in C++ and against peers from PyPI
 bench-python: released_and := --config-settings=cmake.define.TIDEGATE_BUILD_BENCHMARKS=ON
 bench-python: $(VENV)/.package
 	$(pip) -r benchmarks/requirements.txt -r tests/requirements.txt
-	set -e; for benchmark in call reserve memory import rate rules logs replay recommend sliding_error what_if redis shm server stall asgi check web admin_change; do \
+	set -e; for benchmark in call reserve overuse memory import rate rules logs replay recommend sliding_error what_if redis shm server stall asgi check web admin_change; do \
 	  $(python) benchmarks/python/bench_$$benchmark.py; \
 	done
 

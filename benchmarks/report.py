@@ -50,6 +50,7 @@ BENCHES = {
         Bench("governor", once=True, kind="governor"),
         Bench("call", ("--rounds", "11")),
         Bench("reserve", ("--rounds", "9")),
+        Bench("overuse", once=True),
         Bench("memory", ("--rounds", "9"), once=True),
         Bench("import"),
         Bench("rate", once=True),

@@ -24,6 +24,7 @@ QUESTIONS = {
     "governor": Question("Rust's governor"),
     "call": Question("A decision in memory", "ns/call"),
     "reserve": Question("A reservation in memory", "ns/call"),
+    "overuse": Question("What is used beyond a limit whose costs are known afterwards"),
     "memory": Question("Memory", "bytes/key"),
     "import": Question("Importing it"),
     "rate": Question("How exactly a rate is kept"),

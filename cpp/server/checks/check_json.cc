@@ -303,6 +303,12 @@ void AppendMembers(const Decision& d, std::string* json) {
   }
 }
 
+// For bodies of one request. A module that Python loads has little room for thread-local objects.
+Room& RoomOfOne() {
+  thread_local Room room(kMostJsonBytes, kMostDepth);
+  return room;
+}
+
 }  // namespace
 
 std::string_view AttributeOfMember(std::string_view member) {
@@ -313,25 +319,25 @@ std::string_view AttributeOfMember(std::string_view member) {
 }
 
 std::optional<Problem> ReadCheckJson(std::string_view body, Asked* asked) {
-  thread_local Room room(kMostJsonBytes, kMostDepth);
   dom::object object;
-  if (auto problem = room.Read(body, R"({"userId": "42", "endpoint": "/api/posts"})", &object)) {
+  if (auto problem =
+          RoomOfOne().Read(body, R"({"userId": "42", "endpoint": "/api/posts"})", &object)) {
     return problem;
   }
   return Reader(asked, MayHaveSurrogates(body)).Read(object);
 }
 
 std::optional<Problem> ReadReserveJson(std::string_view body, Asked* asked) {
-  thread_local Room room(kMostJsonBytes, kMostDepth);
   dom::object object;
-  if (auto problem = room.Read(body, R"({"userId": "42", "cost": 500})", &object)) return problem;
+  if (auto problem = RoomOfOne().Read(body, R"({"userId": "42", "cost": 500})", &object))
+    return problem;
   return Reader(asked, MayHaveSurrogates(body), Body::kReserve).Read(object);
 }
 
 std::optional<Problem> ReadSettleJson(std::string_view body, int64_t least_cost, Asked* asked) {
-  thread_local Room room(kMostJsonBytes, kMostDepth);
   dom::object object;
-  if (auto problem = room.Read(body, R"({"reservation": "tgs1.AbC", "cost": 730})", &object)) {
+  if (auto problem =
+          RoomOfOne().Read(body, R"({"reservation": "tgs1.AbC", "cost": 730})", &object)) {
     return problem;
   }
   if (auto problem = Reader(asked, false, Body::kSettle, least_cost).Read(object)) return problem;

@@ -44,7 +44,8 @@ class LoadProcess:
                 env=dict(environment),
             )
         self._answers: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -84,6 +85,7 @@ class LoadProcess:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+        self._reader.join(10)  # it reads what is closed next
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 stream.close()
@@ -97,7 +99,8 @@ class Control:
             [sys.executable, str(_HERE / "control.py")], stdout=subprocess.PIPE, text=True
         )
         self._late: list[tuple[float, float]] = []
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -114,5 +117,6 @@ class Control:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._reader.join(10)
         assert self._process.stdout is not None
         self._process.stdout.close()
