@@ -71,6 +71,8 @@ def test_a_restore_takes_no_limit_away_while_it_is_under_way(
         # It fills the tables one after the other.
         restore(postgres, dump, "--section=data", "--table=rate_limit_rules")
         assert is_limited(), "the rules are there, and the default tier is not"
+        said = "the tables seem to be restored at this moment: operation_costs, "
+        assert said in str(source.last_error)
         restore(postgres, dump, "--section=data", "--table=rate_limit_settings")
         restore(postgres, dump, "--section=post-data")
         assert is_limited()

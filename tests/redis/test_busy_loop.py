@@ -59,7 +59,7 @@ def keep_busy(seconds: float) -> None:
         pass
 
 
-@pytest.mark.parametrize("seconds", [0.01, 0.3, 0.8])
+@pytest.mark.parametrize("seconds", [0.01, 0.3, 2])
 @pytest.mark.parametrize("when", ["before", "same turn", "in flight"])
 def test_a_blocked_loop_degrades_no_call(
     limiter: tidegate.Limiter, run: Run, when: str, seconds: float
