@@ -103,7 +103,7 @@ def test_several_nodes_admit_the_count_of_a_window_and_no_more(
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_refusal_says_when_the_window_has_room(server: RedisServer, algorithm: Algorithm) -> None:
     limit = limit_of(algorithm)
-    limiter = node(server, limit)
+    limiter = node(server, limit, lease=0.2)
     # Units that are left come with a later question.
     admitted = 0
 
@@ -112,7 +112,7 @@ def test_a_refusal_says_when_the_window_has_room(server: RedisServer, algorithm:
         admitted += limiter.allow("k")
         return admitted == COUNT
 
-    eventually(is_used_up)
+    eventually(is_used_up, interval=0.0002)
     refused = [limiter.hit("k") for _ in range(20)]
     assert not any(refused)
     assert any(decision.leased for decision in refused)
