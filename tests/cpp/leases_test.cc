@@ -441,6 +441,27 @@ TEST_F(LeaseTableTest, PeeksAndRefundsAreOfWhatIsHeld) {
   EXPECT_EQ(table_.Held(), held + 1);
 }
 
+TEST_F(LeaseTableTest, ACallWithoutAQuestionTellsHowFullTheBucketIs) {
+  const BoundLimit bound = Bind(MakeLimit(1000, 1000 * kSecond), kLong);
+  const Charge charge{"k", &bound, 1};
+  for (int i = 0; i < 3; ++i) Hit(bound, "k", 7);
+  const auto asking = table_.Ask(charge, {7, 7});
+  const auto later = table_.Ask(charge, {7, 7});
+  ASSERT_TRUE(asking->asks);
+  ASSERT_FALSE(later->asks);
+  const auto hear = [&](const Asking& of, int64_t used, int64_t now_ns) {
+    Table::Heard heard;
+    heard.now_ns = now_ns;
+    ChargeUnits(bound.leasing->terms, used, &heard.level);
+    table_.Hear(of, heard);
+    ASSERT_TRUE(table_.Peek(charge, {7, 7}, &decision_));
+    EXPECT_NEAR(decision_.remaining(), 1000 - 600 + table_.Held(), 1);
+  };
+  hear(*later, 600, kStart + kMs);
+  // Another thread answers the question, of which the server knew less then.
+  hear(*asking, 100, kStart);
+}
+
 TEST_F(LeaseTableTest, ACostBeyondTheBurstIsTheStoresToRefuse) {
   const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
   for (int i = 0; i < 3; ++i) Hit(bound, "k", 7);
@@ -550,9 +571,8 @@ TEST_F(LeasedPlanTest, AStrictLimitHasTheCentreDecideOfAll) {
   plan_[1].limit = &strict;
   const Askings askings = table_.AskAll(plan_, prints_);
   ASSERT_EQ(askings.size(), 2U);
-  EXPECT_TRUE(askings[0]->is_hot);
   EXPECT_EQ(askings[0]->question.want, 0);
-  EXPECT_FALSE(askings[0]->has_place);
+  EXPECT_FALSE(askings[0]->asks);
   EXPECT_EQ(askings[1], nullptr);
 }
 

@@ -147,8 +147,7 @@ void Table::TellLater(const Entry& entry, const std::array<Report, 2>& reports) 
   asking->print = entry.print;
   asking->key = entry.key;
   asking->question.reports = reports;
-  asking->is_hot = true;
-  asking->has_place = false;
+  asking->asks = false;
   given_back_.fetch_add(given, std::memory_order_relaxed);
   absl::MutexLock lock(&given_up_mu_);
   given_up_.push_back(std::move(asking));
@@ -179,7 +178,6 @@ std::shared_ptr<const Asking> Table::Begin(Entry& entry, int64_t now_ns) {
   asking->print = entry.print;
   asking->key = entry.key;
   asking->question = entry.keeper->Ask(now_ns);
-  asking->is_hot = true;
   entry.asked_ns = now_ns;
   questions_.fetch_add(1, std::memory_order_relaxed);
   for (const Report& report : asking->question.reports) {
@@ -274,13 +272,14 @@ std::shared_ptr<const Asking> Table::AskFor(const Charge& charge, const Fingerpr
   if (keeper.holding().asks() && now_ns - entry->asked_ns > kForgottenNs) keeper.Forget();
   // The units of a call that a lease has by now are spent at the centre all the same.
   if ((keeper.*count)(now_ns, charge.cost) == Keeper::Course::kAsk) return Begin(*entry, now_ns);
-  return entry->heard_ns == 0 ? nullptr : Alone();
+  return entry->heard_ns == 0 ? nullptr : Alone(*entry);
 }
 
-std::shared_ptr<const Asking> Table::Alone() {
+std::shared_ptr<const Asking> Table::Alone(const Entry& entry) {
   auto alone = std::make_shared<Asking>();
-  alone->is_hot = true;
-  alone->has_place = false;
+  alone->leasing = entry.leasing;
+  alone->print = entry.print;
+  alone->asks = false;
   return alone;
 }
 
@@ -316,7 +315,6 @@ void Table::Reset(const Fingerprint& print) {
 }
 
 void Table::Hear(const Asking& asking, const Heard& heard) {
-  if (!asking.has_place) return;
   Set& set = SetOf(asking.print);
   absl::MutexLock lock(&set.mu);
   const int64_t now_ns = LeaseNowNs();
@@ -324,12 +322,21 @@ void Table::Hear(const Asking& asking, const Heard& heard) {
   for (Entry& entry : set.entries) {
     if (entry.leasing != asking.leasing || !(entry.print == asking.print)) continue;
     const Terms& terms = entry.leasing->terms;
+    // A call that asked for nothing may have come later and be answered sooner, by another thread.
+    const int64_t late_ns = entry.server_ns - heard.now_ns;
+    if (late_ns <= 0 || late_ns > kForgottenNs) {
+      entry.heard_ns = now_ns;
+      entry.server_ns = heard.now_ns;
+      entry.known_ns =
+          static_cast<int64_t>((heard.level.ahead + terms.denominator - 1) / terms.denominator);
+      if (heard.window.has_value()) entry.cell = heard.window->cell;
+    }
+    if (!asking.asks) return;
     Keeper::Heard told;
     if (heard.window.has_value()) {
       const int64_t left_ns = heard.window->end_ns - heard.now_ns;
       told.granted = {heard.granted, heard.window->end_ns,
                       std::min(entry.leasing->length_ns, left_ns)};
-      entry.cell = heard.window->cell;
     } else {
       told.granted = {heard.granted, heard.level.slots.end_ns, entry.leasing->length_ns};
     }
@@ -343,16 +350,12 @@ void Table::Hear(const Asking& asking, const Heard& heard) {
     told.random = static_cast<uint32_t>(
         (static_cast<uint64_t>(now_ns) ^ asking.print.lo) * 0x9e3779b97f4a7c15 >> 32);
     entry.keeper->Hear(asking.question, now_ns, told);
-    entry.heard_ns = now_ns;
-    entry.server_ns = heard.now_ns;
-    entry.known_ns =
-        static_cast<int64_t>((heard.level.ahead + terms.denominator - 1) / terms.denominator);
     return;
   }
 }
 
 void Table::Lose(const Asking& asking) {
-  if (!asking.has_place) return;
+  if (!asking.asks) return;
   Set& set = SetOf(asking.print);
   absl::MutexLock lock(&set.mu);
   const int64_t now_ns = LeaseNowNs();

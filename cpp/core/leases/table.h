@@ -51,8 +51,7 @@ struct Asking {
   Fingerprint print;
   std::string key;
   Question question;
-  bool is_hot = false;    // the key has slots at the centre
-  bool has_place = true;  // in the table, for the answer
+  bool asks = true;  // false: the call of a key that has slots at the centre, and asks for nothing
 };
 
 // The questions of a plan, one for each limit or null; empty if there are none.
@@ -129,7 +128,7 @@ class Table {
     std::optional<Keeper> keeper;
     int64_t last_ns = 0;    // of a hit
     int64_t asked_ns = 0;   // of the last question
-    int64_t heard_ns = 0;   // of the last answer; 0: none yet
+    int64_t heard_ns = 0;   // of the newest answer; 0: none yet
     int64_t server_ns = 0;  // the server's clock then
     int64_t known_ns = 0;   // how far ahead the bucket was then, with what was granted
     CellState cell;         // the state of the window then, with the same
@@ -169,12 +168,11 @@ class Table {
                    int64_t now_ns, bool* passes);
   static void DecideAll(absl::Span<const Charge> plan, const Entries& entries, int64_t now_ns,
                         Decision* decision, Outcomes* outcomes);
-  // Whether the centre answered a question about the key.
-  bool IsKnown(const Charge& charge, const Fingerprint& print);
   std::shared_ptr<const Asking> AskFor(const Charge& charge, const Fingerprint& print,
                                        Keeper::Course (Keeper::*count)(int64_t, int64_t));
-  // A question that asks nothing, of a key with slots.
-  static std::shared_ptr<const Asking> Alone();
+  // A question that asks for nothing, if the centre has answered one about the key; else null.
+  std::shared_ptr<const Asking> AskNothing(const Charge& charge, const Fingerprint& print);
+  static std::shared_ptr<const Asking> Alone(const Entry& entry);
   static void Decide(const Charge& charge, const Entry& entry, int64_t now_ns, bool allowed,
                      Decision* decision);
   static void DecideWindow(const Charge& charge, const Entry& entry, int64_t now_ns, bool allowed,

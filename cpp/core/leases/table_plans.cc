@@ -143,8 +143,8 @@ Askings Table::AskAll(absl::Span<const Charge> plan, absl::Span<const Fingerprin
   for (size_t i = 0; i < plan.size(); ++i) {
     if (all_leased) {
       askings[i] = AskFor(plan[i], prints[i], &Keeper::Beside);
-    } else if (plan[i].limit->leasing != nullptr && IsKnown(plan[i], prints[i])) {
-      askings[i] = Alone();
+    } else if (plan[i].limit->leasing != nullptr) {
+      askings[i] = AskNothing(plan[i], prints[i]);
     }
     any |= askings[i] != nullptr;
   }
@@ -152,11 +152,11 @@ Askings Table::AskAll(absl::Span<const Charge> plan, absl::Span<const Fingerprin
   return askings;
 }
 
-bool Table::IsKnown(const Charge& charge, const Fingerprint& print) {
+std::shared_ptr<const Asking> Table::AskNothing(const Charge& charge, const Fingerprint& print) {
   Set& set = SetOf(print);
   absl::MutexLock lock(&set.mu);
   const Entry* const entry = Find(set, charge, print, LeaseNowNs());
-  return entry != nullptr && entry->heard_ns != 0;
+  return entry == nullptr || entry->heard_ns == 0 ? nullptr : Alone(*entry);
 }
 
 }  // namespace tidegate::leases

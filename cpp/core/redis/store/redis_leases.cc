@@ -183,7 +183,7 @@ absl::Status RedisStore::HearLeases(absl::Span<const std::shared_ptr<const lease
                                     const absl::StatusOr<redis::Answer>& answer) {
   absl::Status status = answer.status();
   for (size_t i = 0; i < askings.size(); ++i) {
-    if (askings[i] == nullptr || !askings[i]->has_place) continue;
+    if (askings[i] == nullptr) continue;
     if (answer.ok()) {
       status.Update(HearLease(*askings[i], plan[i], *answer, i));
     } else {
