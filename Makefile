@@ -9,6 +9,7 @@ SOAK_SECONDS ?= 1800
 FLOOD_KEYS ?= 100000000
 VALUE_SECONDS ?= 600
 LOST_ROUNDS ?= 5
+RESERVATIONS ?= 100000
 MUTANTS ?= 40
 SETS ?= 10000
 REQUESTS ?= 10
@@ -153,13 +154,14 @@ flood: deps-test $(VENV)/.test $(VENV)/.tested  ## FLOOD_KEYS keys through a tab
 	$(python) tests/faults/flood_campaign.py --keys $(FLOOD_KEYS)
 	$(python) tests/faults/forget_campaign.py
 
-owed: deps-test $(VENV)/.test $(VENV)/.tested  ## 100,000 reservations with kills, lost replies, double commits and restarts
-	$(python) tests/faults/reservations_campaign.py --reservations 100000 --json build/owed.json
+owed: deps-test $(VENV)/.test $(VENV)/.tested  ## RESERVATIONS in Redis with kills, lost replies, double commits and restarts
+	@mkdir -p build
+	$(python) tests/faults/reservations_campaign.py --reservations $(RESERVATIONS) --json build/owed.json
 
 values: deps-test $(VENV)/.test $(VENV)/.tested  ## random stored values against every Redis script, for VALUE_SECONDS
 	$(python) tests/redis/value_fuzz.py --seconds $(VALUE_SECONDS)
 
-lost-rules: deps-test $(VENV)/.test $(VENV)/.tested  ## restore, empty, hide and damage rules under 200 checks a second
+lost-rules: deps-test $(VENV)/.test $(VENV)/.tested  ## restore, empty, hide and damage rules LOST_ROUNDS times, under 200 checks a second
 	$(python) tests/faults/lost_rules_campaign.py --rounds $(LOST_ROUNDS)
 
 asan: deps-test $(VENV)/.build  ## the C++ tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -224,10 +226,10 @@ fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 	  -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build/fuzz/ \
 	  build/fuzz/tests/fuzz/found/forwarded_fuzz tests/fuzz/corpus/forwarded_fuzz
 
-# Cosmic Ray is installed apart from the tests, which get only coverage and pytest-cov in addition.
 oracle: $(VENV)/.tested  ## rules of SETS random documents, held to a second reading of docs/rules.md
 	$(python) tests/rules_oracle.py --sets $(SETS) --requests $(REQUESTS) --seed $(SEED)
 
+# Cosmic Ray is installed apart from the tests, which get only coverage and pytest-cov in addition.
 mutants: deps-test $(VENV)/.test  ## change the package at MUTANTS random places of each room; tests must notice 90 %
 	rm -rf build/mutants
 	$(pip) --no-build-isolation --no-deps --target build/mutants/site \

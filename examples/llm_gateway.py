@@ -46,15 +46,15 @@ def units_of(usage: Usage) -> int:
 
 
 def usage_in(body: Mapping[str, Any]) -> Usage | None:
-    """The usage that an answer, or an event of a stream, tells of; None if it tells of none."""
+    """The usage in an answer, or in an event of a stream; None if it has none."""
     body = body.get("message") or body  # of the first event of a messages stream
     found = body.get("usage")
     if not isinstance(found, dict):
         return None
     if "completion_tokens" in found:  # chat completions: the prompt's tokens include cached ones
         cached = (found.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-        told = {"input": found["prompt_tokens"] - cached, "cached": cached}
-        return {**told, "output": found["completion_tokens"]}
+        prompt = {"input": found["prompt_tokens"] - cached, "cached": cached}
+        return {**prompt, "output": found["completion_tokens"]}
     # Messages: the event at the beginning has the input, and the one at the end the output.
     names = {
         "input": "input_tokens",
@@ -79,7 +79,7 @@ def text_in(event: Mapping[str, Any]) -> str:
 
 
 class Counted:
-    """What is known so far of what an answer has used."""
+    """What an answer has used, as far as it has come."""
 
     def __init__(self, estimate: Usage) -> None:
         self.estimate = estimate
@@ -99,7 +99,8 @@ class Counted:
 
     @property
     def units(self) -> int:
-        """By the usage, and what it does not tell of by the estimate and the text passed on."""
+        """What the answer costs, by its usage; what that lacks is taken from the estimate of the
+        input and from the text passed on."""
         passed = self.characters // CHARACTERS_A_TOKEN
         output = max(passed, self.usage.get("output", 0))
         given = {"input": self.estimate["input"]} if "input" not in self.usage else {}
@@ -113,11 +114,11 @@ class Gateway:
         self.upstream = upstream
         requests = tg.Limiter("60/minute", prefix="requests", **options)
         options["storage"] = requests.storage
-        self.limiters = {}
+        self.plans = {}
         for customer, units in UNITS.items():
             # An answer may be longer than its estimate; the customer then owes the rest.
             limiter = tg.Limiter(f"{units}/minute", prefix=f"units:{customer}", **options)
-            self.limiters[customer] = [requests, limiter]
+            self.plans[customer] = tg.Plan([requests, limiter])
 
     async def answer(self, request: Request) -> Response:
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -130,11 +131,9 @@ class Gateway:
         counted = Counted(estimate_of(asked))
         keys = [customer, f"{customer}:{asked.get('model')}"]
         units = units_of(counted.estimate)
-        limiters = self.limiters[customer]
-        reservation = await tg.Plan(limiters).reserve_async(
-            keys, [1, units], ttl=TTL, on_exit="keep"
-        )
-        headers = await self.headers(limiters, keys, reservation.decision)
+        plan = self.plans[customer]
+        reservation = await plan.reserve_async(keys, [1, units], ttl=TTL, on_exit="keep")
+        headers = await self.headers(plan, keys, reservation.decision)
         if not reservation:
             error = {"type": "rate_limit_error", "message": "too many requests or tokens a minute"}
             return JSONResponse({"type": "error", "error": error}, 429, headers)
@@ -156,7 +155,7 @@ class Gateway:
         body = json.loads(await answer.aread())
         counted.usage.update(usage_in(body) or counted.estimate)
         await reservation.commit_async([1, counted.units])
-        return JSONResponse(body, headers=await self.headers(limiters, keys, reservation.decision))
+        return JSONResponse(body, headers=await self.headers(plan, keys, reservation.decision))
 
     async def pass_on(
         self, answer: httpx.Response, counted: Counted, reservation: tg.Reservation
@@ -183,16 +182,12 @@ class Gateway:
         return {**fields, "authorization": f"Bearer {os.environ.get('UPSTREAM_KEY', '')}"}
 
     @staticmethod
-    async def headers(
-        limiters: list[tg.Limiter], keys: list[str], decision: tg.Decision
-    ) -> dict[str, str]:
+    async def headers(plan: tg.Plan, keys: list[str], decision: tg.Decision) -> dict[str, str]:
         """The fields that clients of OpenAI read. A token stands for an input token."""
         fields = {}
-        for what, limiter, key in zip(("requests", "tokens"), limiters, keys):
-            found, each = (
-                await limiter.peek_async(key),
-                1 if what == "requests" else WEIGHTS["input"],
-            )
+        units = (("requests", 1), ("tokens", WEIGHTS["input"]))
+        for (what, each), limiter, key in zip(units, plan.limiters, keys):
+            found = await limiter.peek_async(key)
             fields[f"x-ratelimit-limit-{what}"] = str(found.limit // each)
             fields[f"x-ratelimit-remaining-{what}"] = str(found.remaining // each)
             fields[f"x-ratelimit-reset-{what}"] = f"{found.reset_after:.3f}s"

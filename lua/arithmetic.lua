@@ -32,10 +32,3 @@ local function life(s, n)
   if ms < 1 then ms = 1 end
   return ms
 end
-
--- Whether nothing of a key is used, by the state that its algorithm has read.
-local function unused(state)
-  local used = state.before
-  if used then return used[1] == 0 and used[2] == 0 and used[3] == 0 end
-  return (state.used or state.alive or state.current + state.previous) == 0
-end

@@ -207,7 +207,7 @@ function bucket.take(key, a, now_s, now_n, state)
   return units
 end
 
--- Applies what a node tells with its question.
+-- Applies what a node reports with its question.
 function bucket.hear(key, a, now_s, now_n, state)
   for report = a + 17, a + 20, 3 do
     local slots, spent, given = state.slots, tonumber(ARGV[report + 1]), tonumber(ARGV[report + 2])

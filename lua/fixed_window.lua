@@ -160,7 +160,7 @@ function fixed.write(key, a, now_s, now_n, state, charge)
   redis.call('SET', key, value, 'PX', life(sub(es, en, now_s, now_n)))
 end
 
--- Applies what a node tells with its question.
+-- Applies what a node reports with its question.
 function fixed.hear(key, a, now_s, now_n, state)
   local given = given_to(a + 5, state.es, state.en)
   if given == 0 or state.owes or state.behind then return end

@@ -1,4 +1,4 @@
--- What a node that was leased units of a window tells with its question (lua/plan.lua). A window's
+-- What a node that was leased units of a window reports with its question (lua/plan.lua). A window's
 -- units are counted in it when they are granted, and are spent before it ends, so nothing else needs
 -- to be known of them. ARGV from a on, 8, the same as for a bucket: the units wanted; for how many
 -- microseconds, which is not used; and for two windows the end, microseconds, the units spent, which

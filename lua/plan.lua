@@ -24,18 +24,6 @@
 --   limit the units that it was charged or that it granted. The core computes the values of headers from the state, by
 --   its pure step.
 -- Units: seconds and nanoseconds since the epoch.
-local op = ARGV[1]
-local now_s, now_n
-if ARGV[2] == '' then
-  local time = redis.call('TIME')
-  now_s, now_n = tonumber(time[1]), tonumber(time[2]) * 1000
-else
-  now_s, now_n = tonumber(ARGV[2]), tonumber(ARGV[3])
-end
-local confirmed = ARGV[4] == '1'
-margin_ms = tonumber(ARGV[5])
-local letters = ARGV[6]
-
 local reply = {1, now_s, now_n}
 local plan = {}
 local a = 7
@@ -48,17 +36,14 @@ for i = 1, #KEYS do
   if op == 'charge' then
     plan[i][4] = algorithm.take(KEYS[i], a + 1, now_s, now_n, state)
   end
-  local letter = string.sub(letters, i, i)
-  local oversize = letter == 'o' or letter == 'p'
-  if oversize then state.allowed, state.oversize = unused(state), true end
-  local refuses = op ~= 'charge' and not state.allowed and letter ~= 's' and letter ~= 'p'
-  if refuses or (state.behind and not confirmed) then reply[1] = 0 end
+  local refused = refuses(i, state) and op ~= 'charge'
+  if refused or (state.behind and not confirmed) then reply[1] = 0 end
   for j = 1, #state do
     size = size + 1
     reply[size] = state[j]
   end
   a = a + 1 + algorithm.args
-  if op == 'charge' or oversize then a = a + algorithm.more end
+  if op == 'charge' or state.oversize then a = a + algorithm.more end
   if op == 'lease' then a = a + (algorithm.of_lease or 0) end
 end
 

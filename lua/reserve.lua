@@ -24,21 +24,10 @@
 --   limit its state, before the call, but for settle after it; and then for each limit what was
 --   found of its record, as Found in cpp/include/tidegate/reservation.h, its units, and for settle
 --   the units that are charged now.
-local op = ARGV[1]
 local undo = op == 'undo'
 if undo then op = 'settle' end
 local holds = op == 'hold'
 if holds then op = 'reserve' end
-local now_s, now_n
-if ARGV[2] == '' then
-  local time = redis.call('TIME')
-  now_s, now_n = tonumber(time[1]), tonumber(time[2]) * 1000
-else
-  now_s, now_n = tonumber(ARGV[2]), tonumber(ARGV[3])
-end
-local confirmed = ARGV[4] == '1'
-margin_ms = tonumber(ARGV[5])
-local letters = ARGV[6]
 local life_ms = tonumber(ARGV[7])
 local count = #KEYS / 3
 local now_ms = now_s * 1000 + math.floor(now_n / 1000000)
@@ -170,21 +159,16 @@ for i = 1, count do
       p.held, p.found = tonumber(ARGV[a + 1]), OPEN
     end
   end
-  local letter = string.sub(letters, i, i)
-  local oversize = letter == 'o' or letter == 'p'
-  if oversize then p.state.allowed, p.oversize = unused(p.state), true end
-  if op ~= 'settle' then
-    local refuses = not p.state.allowed and letter ~= 's' and letter ~= 'p'
-    if refuses or p.found ~= OPEN then reply[1] = 0 end
-  end
+  local refused = refuses(i, p.state)
+  if op ~= 'settle' and (refused or p.found ~= OPEN) then reply[1] = 0 end
   a = p.at + p.algorithm.args
-  if p.act == 'charge' or oversize then a = a + p.algorithm.more end
+  if p.act == 'charge' or p.state.oversize then a = a + p.algorithm.more end
   plan[i] = p
 end
 
 local function charge(i, p)
   local charged = p.state.allowed
-  if charged and p.oversize then p.algorithm.take(KEYS[i], p.at, now_s, now_n, p.state) end
+  if charged and p.state.oversize then p.algorithm.take(KEYS[i], p.at, now_s, now_n, p.state) end
   if charged or p.state.behind then
     p.algorithm.write(KEYS[i], p.at, now_s, now_n, p.state, charged)
   end

@@ -153,7 +153,7 @@ function sliding.write(key, a, now_s, now_n, state, charge)
              'PX', life(sub(gs, gn, now_s, now_n)))
 end
 
--- Applies what a node tells with its question: also of the window before, whose units count still.
+-- Applies what a node reports with its question: also of the window before, whose units count still.
 function sliding.hear(key, a, now_s, now_n, state)
   if state.owes or state.behind then return end
   local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])

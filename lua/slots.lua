@@ -86,8 +86,8 @@ local function settled(slots, now, used, unit)
   return raised(used, out, 0, unit), slots
 end
 
--- Applies what a node tells of a slot: units that it spent, and units that it gives back. Slots that
--- are over are ignored. Returns the usage.
+-- Applies what a node reports about a slot: units that it spent, and units that it gives back.
+-- Slots that are over are ignored. Returns the usage.
 local function heard(slots, finish, spent, given, used, unit)
   local name = 'current'
   if finish ~= slots.finish then

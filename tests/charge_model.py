@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import tidegate as tg
 
@@ -23,6 +24,11 @@ LIMITS = [
     tg.Limit("0/minute"),
     tg.Limit("0/minute", algorithm="sliding-window"),
 ]
+
+
+def storage_of(kind: str, tmp_path: Path) -> str:
+    """A small storage in memory, or shared by processes in `tmp_path`."""
+    return "memory://?capacity=4096" if kind == "memory" else f"shm://{tmp_path}/t?capacity=4096"
 
 
 def check_against_the_model(

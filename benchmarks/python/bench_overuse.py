@@ -3,11 +3,11 @@
     python benchmarks/python/bench_overuse.py [--quick] [--json FILE]
 
 The limit is 1,000 units a minute, and a call is admitted by an estimate. The figure is what is used
-in an hour, as a multiple of what burst and rate allow. Each limiter corrects the estimate as its
-manual shows, or has no way to give units back or to charge more than there is room for. One caller
-after the other: estimate 10, real 5,000. At once: 100 streams of some seconds, whose real cost has
-a heavy tail and whose estimate is a tenth of it; here the bound has what the calls in flight use
-beyond their estimates, too. Time is simulated.
+in an hour, or in 300 seconds with --quick, as a multiple of what burst and rate allow. Each limiter
+corrects the estimate as its manual shows, or has no way to give units back or to charge more than
+there is room for. One caller after the other: estimate 10, real 5,000. At once: 100 streams of some
+seconds, whose real cost has a heavy tail and whose estimate is a tenth of it; here the bound has
+what the calls in flight use beyond their estimates, too. Time is simulated.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def at_once(way: Way, seconds: int) -> float:
     in_flight: dict[int, tuple[Any, int, int]] = {}
     events = [(rng.random(), number) for number in range(STREAMS)]
     heapq.heapify(events)
-    used = level = since = worst = 0.0
+    level = since = worst = 0.0
     while events[0][0] < seconds:
         at, number = heapq.heappop(events)
         CLOCK.set(at)
@@ -191,7 +191,6 @@ def at_once(way: Way, seconds: int) -> float:
                 wait = rng.expovariate(1 / 3)
                 level = max(0.0, level - (at - since) * COUNT / PERIOD) + real
                 since = at
-                used += real
                 beyond = sum(real - estimate for _, estimate, real in in_flight.values())
                 # Two adjacent windows may be full: that is the burst of window algorithms.
                 worst = max(worst, level / (2 * COUNT + beyond))

@@ -38,7 +38,6 @@ from tidegate.web.options import (
 )
 from tidegate.web.refusal import PLAIN, USUAL, plain_body
 from tidegate.web.request_limiter import RequestDecision, RequestLimiter
-from tidegate.web.rule_requests import RuleRequests
 from tidegate.web.shadow import ShadowDecision
 from tidegate.web.shared_counters import middleware_limiters
 from tidegate.web.websocket_messages import MessageLimit
@@ -235,8 +234,7 @@ class RateLimitMiddleware:
 
     def _is_exempt(self, scope: Scope, method: str = "") -> bool:
         """Whether a request with an exempt method or path is not counted."""
-        requests = self._request_limiter or self._opened()
-        return not isinstance(requests, RuleRequests) or requests.exempts(scope, method)
+        return (self._request_limiter or self._opened()).exempts(scope, method)
 
     async def _connection(self, kind: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles all but HTTP requests. A WebSocket counts as one request, when it connects."""

@@ -210,13 +210,10 @@ class RateLimitMiddleware:
         if limiter is None or not _is_enabled():
             return None
         method = request.method or ""
+        if method in self._settings.exempt_methods and limiter.exempts(request, method):
+            return None
         exempt_paths = self._settings.exempt_paths
-        is_exempt = method in self._settings.exempt_methods
-        if not is_exempt and exempt_paths is not None and exempt_paths(request):
-            is_exempt, method = True, ""
-        if is_exempt and not (
-            isinstance(limiter, RuleRequests) and not limiter.exempts(request, method)
-        ):
+        if exempt_paths is not None and exempt_paths(request) and limiter.exempts(request):
             return None
         checked = limiter.check(request, execution)
         outcome = await checked if isinstance(checked, CoroutineType) else checked

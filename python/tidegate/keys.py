@@ -35,7 +35,7 @@ from tidegate.web.addresses import (
     networks_of,
     peer_network,
 )
-from tidegate.web.callables import check_function
+from tidegate.web.callables import check_function, wrong_result
 from tidegate.web.request_access import connection_of, fields_of, source_of
 
 __all__ = [
@@ -415,10 +415,7 @@ def _joined(found: list[Any]) -> Key | None:
         if isinstance(each, (int, UUID)) and not isinstance(each, bool):
             each = str(each)
         if not isinstance(each, (str, bytes)):
-            raise ArgumentTypeError(
-                f"a function of all_of() returned {each!r} of type {type(each).__name__}; expected "
-                "a str, bytes, int or UUID, or None"
-            )
+            raise wrong_result("a function of all_of()", each)
         raw = each if isinstance(each, bytes) else each.encode("utf-8", "surrogatepass")
         parts.append(raw.replace(b"%", b"%25").replace(b"+", b"%2B"))
     joined = b"+".join(parts)

@@ -101,12 +101,13 @@ class RateLimitMiddleware:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         method = environ["REQUEST_METHOD"]
-        if method in self._exempt_methods and self._is_exempt(environ, method):
+        limiter = self._request_limiter
+        if method in self._exempt_methods and limiter.exempts(environ, method):
             return self.app(environ, start_response)
         exempt_paths = self._exempt_paths
-        if exempt_paths is not None and exempt_paths(environ) and self._is_exempt(environ):
+        if exempt_paths is not None and exempt_paths(environ) and limiter.exempts(environ):
             return self.app(environ, start_response)
-        outcome = self._request_limiter.check(environ, BLOCKING)
+        outcome = limiter.check(environ, BLOCKING)
         if outcome is None:
             return self.app(environ, start_response)
         environ["tidegate.decision"] = outcome.decision
@@ -117,11 +118,6 @@ class RateLimitMiddleware:
         if self._settles or outcome.limits.lease_ns:
             return answer_wsgi(self.app, environ, adding, outcome)
         return self.app(environ, adding)
-
-    def _is_exempt(self, environ: Environ, method: str = "") -> bool:
-        """Whether a request with an exempt method or path is not counted."""
-        requests = self._request_limiter
-        return not isinstance(requests, RuleRequests) or requests.exempts(environ, method)
 
     def _refuse(
         self, outcome: RequestDecision, environ: Environ, start_response: StartResponse

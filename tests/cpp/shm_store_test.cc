@@ -130,6 +130,25 @@ TEST_P(ShmStoreTest, CostsAreAllOrNothing) {
   EXPECT_EQ(limiter->Peek("k").remaining(), 100 - admitted);
 }
 
+TEST_F(ShmStoreTest, OfCostsBeyondTheCapacityAtOnceOnePasses) {
+  auto clock = std::make_shared<ManualClock>(kStart);
+  for (const Algorithm algorithm : kAllAlgorithms) {
+    if (algorithm == Algorithm::kConcurrency) continue;  // its keys owe nothing
+    const Limit limit = *Limit::Create(
+        {.count = 10, .period_ns = 3600 * kSecond, .algorithm = algorithm, .oversize_owes = true});
+    auto limiter = MakeLimiter(limit, clock);
+    constexpr int kKeys = 400;
+    std::vector<std::atomic<int>> passed(kKeys);
+    RunThreads(4, [&](int) {
+      for (int i = 0; i < kKeys; ++i) passed[i] += limiter->Allow(std::to_string(i), 30);
+    });
+    for (int i = 0; i < kKeys; ++i) {
+      ASSERT_EQ(passed[i], 1) << AlgorithmName(algorithm);
+      ASSERT_EQ(limiter->Peek(std::to_string(i)).debt(), 20) << AlgorithmName(algorithm);
+    }
+  }
+}
+
 TEST_P(ShmStoreTest, AChildOfForkGoesOn) {
   auto clock = std::make_shared<ManualClock>(kStart);
   auto limiter = MakeLimiter(MakeLimit(10, 3600 * kSecond, GetParam()), clock);

@@ -20,7 +20,6 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable
 
@@ -105,33 +104,28 @@ class Faults:
         made = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert made.returncode == 0, made.stderr
 
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[Any]:
-        with self._server.connect("postgres") as connection:
-            yield connection
-
     def restored(self) -> None:
         """pg_restore --clean"""
         self._run(program("pg_restore"), "--clean", "--dbname", self._plain(), str(self._dump))
 
     def emptied(self) -> None:
-        """TRUNCATE, and a restore of the data alone"""
+        """TRUNCATE, then pg_restore --clean"""
         tables = "rate_limit_rules, rate_limit_settings, rate_limit_lists"
-        with self._connected() as connection:
+        with self._server.connect("postgres") as connection:
             connection.execute(f"TRUNCATE {tables}")
             time.sleep(10 * LOOK)
-        self._run(program("pg_restore"), "--clean", "--dbname", self._plain(), str(self._dump))
+        self.restored()
 
     def hidden(self) -> None:
         """row-level security without a policy"""
-        with self._connected() as connection:
+        with self._server.connect("postgres") as connection:
             for what in ("ENABLE", "DISABLE"):
                 connection.execute(f"ALTER TABLE rate_limit_rules {what} ROW LEVEL SECURITY")
                 time.sleep(10 * LOOK)
 
     def disabled(self) -> None:
         """all rules disabled"""
-        with self._connected() as connection:
+        with self._server.connect("postgres") as connection:
             for value in ("false", "true"):
                 connection.execute(f"UPDATE rate_limit_rules SET enabled = {value}")
                 time.sleep(10 * LOOK)
@@ -144,7 +138,7 @@ class Faults:
             "algorithm": ["leaky", ""],
             "endpoint_pattern": ["/**/x", "/{}"],
         }
-        with self._connected() as connection:
+        with self._server.connect("postgres") as connection:
             for column, wrong in values.items():
                 for value in wrong:
                     (before,) = connection.execute(
@@ -178,9 +172,8 @@ class Faults:
         self._path.write_text(FILE)
 
     def all(self) -> list[Callable[[], None]]:
-        of_file = [self.half_written, self.cut]
-        return [self.restored, self.emptied, self.hidden, self.disabled, self.damaged, self.killed,
-                *of_file]  # fmt: skip
+        of_database = [self.restored, self.emptied, self.hidden, self.disabled, self.damaged]
+        return [*of_database, self.killed, self.half_written, self.cut]
 
 
 def campaign(folder: Path, rate: float, rounds: int, ballast: int) -> Checks:

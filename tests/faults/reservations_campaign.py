@@ -37,6 +37,7 @@ LIMIT = "1000000000000/36500 days"
 ALGORITHM: Any = "fixed-window"
 KEY = "k"
 TTL = 86_400.0
+_LINE_BYTES = 90  # at least: a token of 89 characters, and a number
 
 WORKER = """
 import random, sys, tidegate as tg
@@ -137,12 +138,13 @@ class Campaign:
                     found.append((token, int(actual)))
         return found
 
-    def count(self) -> int:
-        return sum(path.stat().st_size for path in self.paths if path.exists()) // 150
+    def most_written(self) -> int:
+        """Returns no fewer than are written, without reading them."""
+        return sum(path.stat().st_size for path in self.paths if path.exists()) // _LINE_BYTES
 
     def run(self, reservations: int, pause: float) -> Outcome:
         began = time.monotonic()
-        while self.count() < reservations or len(self.written()) < reservations:
+        while self.most_written() < reservations or len(self.written()) < reservations:
             time.sleep(self.random.uniform(0, 2 * pause))
             self.disturb()
         for worker in self.workers:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 import tidegate as tg
+from charge_model import storage_of
 from debt_model import (
     CLOCK_STEPS,
     LIMITS,
+    OVERSIZE,
     START,
     check_a_clock_that_steps_back,
     check_against_the_model,
@@ -25,12 +27,8 @@ from hypothesis import strategies as st
 ALGORITHMS = ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log"]
 
 
-def storage_of(kind: str, tmp_path: Path) -> str:
-    return "memory://?capacity=4096" if kind == "memory" else f"shm://{tmp_path}/t?capacity=4096"
-
-
 @pytest.mark.parametrize("kind", ["memory", "shm"])
-@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: f"{limit.algorithm} {limit}")
+@pytest.mark.parametrize("limit", [*LIMITS, *OVERSIZE], ids=lambda limit: f"{limit!r}")
 def test_a_key_stands_as_in_the_model(kind: str, limit: tg.Limit, tmp_path: Path) -> None:
     for seed in range(20):
         check_against_the_model(limit, storage_of(kind, tmp_path), seed)

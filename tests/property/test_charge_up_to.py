@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 import tidegate as tg
-from charge_model import LIMITS, START, check_against_the_model
-
-
-def storage_of(kind: str, tmp_path: Path) -> str:
-    return "memory://?capacity=4096" if kind == "memory" else f"shm://{tmp_path}/t?capacity=4096"
+from charge_model import LIMITS, START, check_against_the_model, storage_of
 
 
 @pytest.mark.parametrize("kind", ["memory", "shm"])

@@ -9,20 +9,10 @@ from typing import Any
 
 import pytest
 import tidegate as tg
-from debt_model import OVERSIZE, START, check_against_the_model, model_of
+from charge_model import storage_of
+from debt_model import START, model_of
 
 ALGORITHMS = ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log"]
-
-
-def storage_of(kind: str, tmp_path: Path) -> str:
-    return "memory://?capacity=4096" if kind == "memory" else f"shm://{tmp_path}/t?capacity=4096"
-
-
-@pytest.mark.parametrize("kind", ["memory", "shm"])
-@pytest.mark.parametrize("limit", OVERSIZE, ids=lambda limit: f"{limit.algorithm} {limit}")
-def test_a_key_stands_as_in_the_model(kind: str, limit: tg.Limit, tmp_path: Path) -> None:
-    for seed in range(20):
-        check_against_the_model(limit, storage_of(kind, tmp_path), seed)
 
 
 @pytest.mark.parametrize("kind", ["memory", "shm"])

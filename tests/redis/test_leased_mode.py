@@ -16,6 +16,7 @@ from pathlib import Path
 import processes
 import pytest
 import tidegate as tg
+from lease_calls import check_script_and_core_alike, scripts, warm
 from polling import eventually
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
@@ -34,20 +35,6 @@ def node(server: RedisServer, limit: str = SLOW, name: str = "a", **options: obj
 
 def strict(server: RedisServer, limit: str = SLOW) -> tg.Limiter:
     return tg.Limiter(limit, storage=server.uri(f"{PATIENT}&deny_cache_max=0"))
-
-
-def scripts(server: RedisServer) -> int:
-    calls = server.calls()
-    return calls.get("evalsha", 0)
-
-
-def warm(limiter: tg.Limiter, key: str = "k") -> int:
-    """Hits the key until this node holds units for some more calls. Returns how many units that
-    took."""
-    for i in range(1, 500):
-        if limiter.hit(key).leased and limiter.stats().held_units >= 20:
-            return i
-    raise AssertionError("no call was decided by a lease")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +67,7 @@ def test_a_hot_key_is_decided_without_asking(server: RedisServer) -> None:
 
 def test_it_is_decided_by_all_kinds_of_calls(server: RedisServer) -> None:
     limiter = node(server)
-    warm(limiter)
+    warm(limiter, held=20)
     assert limiter.allow("k")
     assert limiter.peek("k").leased
     assert limiter.hit_many(["k", "k"]) == [True, True]
@@ -176,7 +163,7 @@ def test_strict_and_leased_nodes_share_a_key(server: RedisServer) -> None:
 
 def test_a_refund_goes_into_the_lease(server: RedisServer) -> None:
     limiter = node(server)
-    warm(limiter)
+    warm(limiter, held=20)
     decision = limiter.hit("k")
     assert decision.leased
     before = scripts(server)
@@ -204,7 +191,7 @@ def test_refunds_mint_nothing(server: RedisServer) -> None:
 def test_a_reset_keeps_what_other_nodes_hold(server: RedisServer) -> None:
     begin = time.monotonic()
     holder, other = node(server), node(server, name="b")
-    spent = warm(holder)
+    spent = warm(holder, held=20)
     held = 0
     while holder.peek("k").leased and held < 5:
         held += holder.allow("k")
@@ -229,7 +216,7 @@ def test_a_key_that_owes_is_not_leased(server: RedisServer) -> None:
 
 def test_a_cost_that_can_never_pass_is_said_so_each_time(server: RedisServer) -> None:
     limiter = node(server)
-    warm(limiter)
+    warm(limiter, held=20)
     for _ in range(3):
         assert limiter.hit("k", 1001).retry_after == float("inf")
         assert limiter.hit("k")
@@ -237,7 +224,7 @@ def test_a_cost_that_can_never_pass_is_said_so_each_time(server: RedisServer) ->
 
 def test_charges_are_counted_beside_leases(server: RedisServer) -> None:
     limiter = node(server)
-    spent = warm(limiter)
+    spent = warm(limiter, held=20)
     assert limiter.charge("k", 100).charged == 100
     assert limiter.charge_up_to("k", 5000).charged <= 1000
     total = spent + 100
@@ -247,7 +234,7 @@ def test_charges_are_counted_beside_leases(server: RedisServer) -> None:
 
 def test_what_is_not_used_goes_back_when_the_limiter_is_closed(server: RedisServer) -> None:
     limiter = node(server)
-    spent = warm(limiter)
+    spent = warm(limiter, held=20)
     limiter.close()
     del limiter
     alone = strict(server)
@@ -256,7 +243,7 @@ def test_what_is_not_used_goes_back_when_the_limiter_is_closed(server: RedisServ
 
 def test_a_child_of_a_fork_spends_nothing_of_its_parents(server: RedisServer) -> None:
     limiter = node(server)
-    warm(limiter)
+    warm(limiter, held=20)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -272,7 +259,7 @@ def test_a_child_of_a_fork_spends_nothing_of_its_parents(server: RedisServer) ->
 def test_a_lease_goes_on_without_redis_and_then_on_error_decides(own_server: RedisServer) -> None:
     uri = own_server.uri("mode=leased&lease=10&timeout=5&on_error=closed&breaker_failures=1")
     limiter = tg.Limiter(SLOW, storage=uri)
-    warm(limiter)
+    warm(limiter, held=20)
     own_server.kill()
     decisions = [limiter.hit("k") for _ in range(600)]
     leased = [decision for decision in decisions if decision.leased]
@@ -314,24 +301,7 @@ def test_script_and_core_lease_alike(server: RedisServer, limit: str) -> None:
     """Limits whose units are no whole nanoseconds, under all operations at once."""
     nodes = [node(server, limit, name=f"n{i}") for i in range(2)]
     nodes.append(strict(server, limit))
-    chance = random.Random(limit)
-    for _ in range(1500):
-        limiter, action = chance.choice(nodes), chance.random()
-        if action < 0.8:
-            limiter.hit("k", chance.choice((1, 1, 2, 5)))
-        elif action < 0.86:
-            limiter.peek("k")
-        elif action < 0.92:
-            limiter.refund("k", chance.choice((1, 3)))
-        elif action < 0.95:
-            limiter.charge("k", chance.choice((1, 9)))
-        elif action < 0.98:
-            limiter.charge_up_to("k", 20)
-        else:
-            limiter.reset("k")
-    for each in nodes:
-        stats = each.stats()
-        assert (stats.degraded, stats.errors, stats.script_errors) == (0, 0, 0)
+    check_script_and_core_alike(nodes, seed=limit, charge=9)
 
 
 def test_a_limit_with_an_id_keeps_its_usage_when_its_count_changes(server: RedisServer) -> None:

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import tidegate as tg
+from lease_calls import scripts, warm
 from redis_server import PATIENT, RedisServer
 from tidegate.rules import RuleSet
 
@@ -26,19 +27,6 @@ def node(server: RedisServer, *limits: object, name: str = "a") -> tg.Limiter:
 def strict(server: RedisServer, *limits: object) -> tg.Limiter:
     uri = server.uri(f"{PATIENT}&deny_cache_max=0")
     return tg.Limiter(list(limits), storage=uri)  # type: ignore[arg-type]
-
-
-def scripts(server: RedisServer) -> int:
-    calls = server.calls()
-    return calls.get("evalsha", 0) + calls.get("eval", 0)
-
-
-def warm(limiter: tg.Limiter, key: str = "k") -> int:
-    """Hits the key until units of all limits are held. Returns how many calls that took."""
-    for i in range(1, 400):
-        if limiter.hit(key).leased and limiter.stats().held_units >= 40:
-            return i
-    raise AssertionError("no call was decided by leases")
 
 
 def test_a_plan_whose_limits_are_warm_asks_nothing(server: RedisServer) -> None:

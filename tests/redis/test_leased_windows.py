@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import tidegate as tg
+from lease_calls import check_script_and_core_alike, scripts
 from polling import eventually
 from redis_server import PATIENT, RedisServer
 
@@ -31,11 +32,6 @@ def node(server: RedisServer, *limits: tg.Limit, lease: float = 10, name: str = 
 
 def strict(server: RedisServer, limit: tg.Limit) -> tg.Limiter:
     return tg.Limiter(limit, storage=server.uri(f"{PATIENT}&deny_cache_max=0"))
-
-
-def scripts(server: RedisServer) -> int:
-    calls = server.calls()
-    return calls.get("evalsha", 0) + calls.get("eval", 0)
 
 
 def warm(limiter: tg.Limiter) -> int:
@@ -185,21 +181,4 @@ def test_script_and_core_lease_windows_alike(server: RedisServer, algorithm: Alg
     limit = tg.Limit(97, 0.05, algorithm=algorithm, max_debt=40)
     nodes = [node(server, limit, lease=0.01, name=f"n{i}") for i in range(2)]
     nodes.append(strict(server, limit))
-    chance = random.Random(algorithm)
-    for _ in range(1500):
-        limiter, action = chance.choice(nodes), chance.random()
-        if action < 0.8:
-            limiter.hit("k", chance.choice((1, 1, 2, 5)))
-        elif action < 0.86:
-            limiter.peek("k")
-        elif action < 0.92:
-            limiter.refund("k", chance.choice((1, 3)))
-        elif action < 0.95:
-            limiter.charge("k", chance.choice((1, 120)))
-        elif action < 0.98:
-            limiter.charge_up_to("k", 20)
-        else:
-            limiter.reset("k")
-    for each in nodes:
-        stats = each.stats()
-        assert (stats.degraded, stats.errors, stats.script_errors) == (0, 0, 0)
+    check_script_and_core_alike(nodes, seed=algorithm, charge=120)

@@ -132,9 +132,7 @@ Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t 
   ring->PopFront(first);
   if (cost > limit.count()) {
     d = StepLogCharge(limit, ring, now_ns, cost, limit.max_debt());
-    d.allowed = true;
     d.behind = behind;
-    d.retry_after_ns = 0;
     d.charged = Decision::kUnset;
     return d;
   }

@@ -316,13 +316,9 @@ __attribute__((noinline)) Decision StepOversize(const Limit& limit, const CellSt
     standing.retry_after_ns = standing.reset_after_ns;
     return standing;
   }
-  const bool behind = standing.behind;
-  StepCharge(limit, CellState{}, now_ns, cost, limit.max_debt(), next);
-  CellState ignored;
-  Decision decision = Step(limit, *next, now_ns, limit.beyond(), &ignored);
-  decision.allowed = true;
-  decision.behind = behind;
-  decision.retry_after_ns = 0;
+  Decision decision = StepCharge(limit, CellState{}, now_ns, cost, limit.max_debt(), next);
+  decision.behind = standing.behind;
+  decision.charged = Decision::kUnset;
   return decision;
 }
 
@@ -331,7 +327,7 @@ __attribute__((noinline)) Decision StepOversize(const Limit& limit, const CellSt
 // Those of windows are not inlined, so that the step of a bucket saves no registers for them.
 Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
               CellState* next) {
-  if (cost != 1 && limit.IsOversize(cost)) [[unlikely]]
+  if (cost != 1 && limit.spec().oversize_owes && limit.IsOversize(cost)) [[unlikely]]
     return StepOversize(limit, state, now_ns, cost, next);
   switch (limit.algorithm()) {
     case Algorithm::kFixedWindow:

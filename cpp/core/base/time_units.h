@@ -6,6 +6,8 @@
 
 namespace tidegate {
 
+inline constexpr int64_t kMicrosecondNs = 1'000;
+inline constexpr int64_t kMillisecondNs = 1'000'000;
 inline constexpr int64_t kSecondNs = 1'000'000'000;
 inline constexpr int64_t kDayNs = 86'400 * kSecondNs;
 

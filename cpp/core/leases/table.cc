@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/time_units.h"
 #include "tidegate/step.h"
 
 namespace tidegate::leases {
 namespace {
 
-constexpr int64_t kMicrosecond = 1'000;
 constexpr int64_t kLeastBurst = 20;
 constexpr int64_t kMostBurst = int64_t{1} << 40;  // what a value has room for, with a reserve
 constexpr int64_t kLeastUnits = 2;                // in one lease
@@ -33,7 +33,7 @@ int64_t LeaseNowNs() {
 #endif
   timespec now{};
   clock_gettime(kClock, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  return int64_t{now.tv_sec} * kSecondNs + now.tv_nsec;
 }
 
 std::shared_ptr<const Leasing> Leasing::Of(const BoundLimit& bound, int64_t longest_ns,
@@ -56,17 +56,19 @@ std::shared_ptr<const Leasing> Leasing::Of(const BoundLimit& bound, int64_t long
                                "; expected ", kLeastBurst, " to ", kMostBurst));
   }
   if (is_window) {
-    if (limit.period_ns() % kMicrosecond != 0) {
+    if (limit.period_ns() % kMicrosecondNs != 0) {
       return strict("its window is no whole number of microseconds");
     }
     const Terms terms{.token = limit.period_ns(), .burst = limit.count(), .denominator = 1};
     const int64_t length = std::min(longest_ns, limit.period_ns() / 4);
-    return std::make_shared<Leasing>(Leasing{bound, terms, length / kMicrosecond * kMicrosecond});
+    return std::make_shared<Leasing>(
+        Leasing{bound, terms, length / kMicrosecondNs * kMicrosecondNs});
   }
-  const int64_t length = std::min(longest_ns, limit.depth_ns() / 4) / kMicrosecond * kMicrosecond;
+  const int64_t length =
+      std::min(longest_ns, limit.depth_ns() / 4) / kMicrosecondNs * kMicrosecondNs;
   const Interval least = CostInterval(limit, kLeastUnits);
   if (length < least.ns + (least.fraction != 0)) {
-    return strict(absl::StrCat("a lease of ", length / kMicrosecond, " us has less than ",
+    return strict(absl::StrCat("a lease of ", length / kMicrosecondNs, " us has less than ",
                                kLeastUnits, " of its units"));
   }
   auto leasing = std::make_shared<Leasing>(Leasing{bound, Terms::Of(limit), length});

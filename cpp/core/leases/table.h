@@ -167,7 +167,7 @@ class Table {
   Entries Deciding(absl::Span<const Charge> plan, absl::Span<const Fingerprint> prints,
                    int64_t now_ns, bool* passes);
   static void DecideAll(absl::Span<const Charge> plan, const Entries& entries, int64_t now_ns,
-                        Decision* decision, Outcomes* outcomes);
+                        bool passes, Decision* decision, Outcomes* outcomes);
   std::shared_ptr<const Asking> AskFor(const Charge& charge, const Fingerprint& print,
                                        Keeper::Course (Keeper::*count)(int64_t, int64_t));
   // A question that asks for nothing, if the centre has answered one about the key; else null.

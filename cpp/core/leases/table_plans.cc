@@ -41,12 +41,12 @@ Table::Entries Table::Deciding(absl::Span<const Charge> plan, absl::Span<const F
 }
 
 void Table::DecideAll(absl::Span<const Charge> plan, const Entries& entries, int64_t now_ns,
-                      Decision* decision, Outcomes* outcomes) {
+                      bool passes, Decision* decision, Outcomes* outcomes) {
   PlanVerdict verdict;
   if (outcomes != nullptr) outcomes->clear();
   for (size_t i = 0; i < plan.size(); ++i) {
     const Keeper& keeper = *entries[i]->keeper;
-    const bool allowed = keeper.Peek(now_ns, plan[i].cost) != Keeper::Course::kRefused;
+    const bool allowed = passes || keeper.Peek(now_ns, plan[i].cost) != Keeper::Course::kRefused;
     Decision each;
     Decide(plan[i], *entries[i], now_ns, allowed, &each);
     verdict.Add(each, static_cast<uint32_t>(i));
@@ -65,7 +65,7 @@ Table::Answer Table::HitAll(absl::Span<const Charge> plan, absl::Span<const Fing
   const Entries entries = Deciding(plan, prints, now_ns, &passes);
   if (entries.empty()) return Answer::kUnknown;
   if (!passes) {
-    DecideAll(plan, entries, now_ns, decision, outcomes);
+    DecideAll(plan, entries, now_ns, passes, decision, outcomes);
     // Calls that another limit refuses need no units of this one.
     for (size_t i = 0; i < plan.size(); ++i) {
       Keeper& keeper = *entries[i]->keeper;
@@ -86,19 +86,13 @@ Table::Answer Table::HitAll(absl::Span<const Charge> plan, absl::Span<const Fing
     for (size_t j = 0; j < i; ++j) (void)entries[j]->keeper->PutBack(now_ns, plan[j].cost);
     return Answer::kUnknown;
   }
-  PlanVerdict verdict;
-  if (outcomes != nullptr) outcomes->clear();
+  DecideAll(plan, entries, now_ns, passes, decision, outcomes);
   for (size_t i = 0; i < plan.size(); ++i) {
-    Decision each;
-    Decide(plan[i], *entries[i], now_ns, /*allowed=*/true, &each);
-    verdict.Add(each, static_cast<uint32_t>(i));
-    if (outcomes != nullptr) outcomes->push_back(each);
     spent_.fetch_add(plan[i].cost, std::memory_order_relaxed);
     if (courses[i] == Keeper::Course::kSpentAndAsk && !entries[i]->keeper->holding().asks()) {
       askings->push_back(Begin(*entries[i], now_ns));
     }
   }
-  new (decision) Decision(verdict.get());
   decided_.fetch_add(1, std::memory_order_relaxed);
   return Answer::kDecided;
 }
@@ -110,7 +104,7 @@ bool Table::PeekAll(absl::Span<const Charge> plan, absl::Span<const Fingerprint>
   bool passes = false;
   const Entries entries = Deciding(plan, prints, now_ns, &passes);
   if (entries.empty()) return false;
-  DecideAll(plan, entries, now_ns, decision, outcomes);
+  DecideAll(plan, entries, now_ns, passes, decision, outcomes);
   return true;
 }
 

@@ -80,17 +80,17 @@ Plan::Charged Plan::For(Keys keys, Costs costs) const {
   return charged;
 }
 
-Decision Plan::ByLimit(Decision decision, const ChargeNumbers& charge_of, Outcomes* outcomes) {
-  if (decision.limits_elsewhere != 0 && decision.limits_elsewhere != Decision::kAllLimits) {
+void Plan::ToLimits(const ChargeNumbers& charge_of, Decision* decision, Outcomes* outcomes) {
+  if (decision->limits_elsewhere != 0 && decision->limits_elsewhere != Decision::kAllLimits) {
     uint32_t elsewhere = 0;
     for (size_t i = 0; i < charge_of.size() && i < Decision::kMostTracked; ++i) {
-      elsewhere |= (uint32_t{decision.limits_elsewhere} >> charge_of[i] & 1U) << i;
+      elsewhere |= (uint32_t{decision->limits_elsewhere} >> charge_of[i] & 1U) << i;
     }
-    decision.limits_elsewhere = static_cast<uint16_t>(elsewhere);
-    if (charge_of.size() > Decision::kMostTracked) decision.SetChargedIn(ChargedIn::kNowhere);
+    decision->limits_elsewhere = static_cast<uint16_t>(elsewhere);
+    if (charge_of.size() > Decision::kMostTracked) decision->SetChargedIn(ChargedIn::kNowhere);
   }
-  decision.rule = static_cast<uint16_t>(
-      std::find(charge_of.begin(), charge_of.end(), decision.rule) - charge_of.begin());
+  decision->rule = static_cast<uint16_t>(
+      std::find(charge_of.begin(), charge_of.end(), decision->rule) - charge_of.begin());
   if (outcomes != nullptr) {
     Outcomes by_limit;
     for (const uint32_t number : charge_of) {
@@ -99,11 +99,10 @@ Decision Plan::ByLimit(Decision decision, const ChargeNumbers& charge_of, Outcom
     }
     *outcomes = std::move(by_limit);
   }
-  return decision;
 }
 
 Decision Plan::Finish(Decision decision, const ChargeNumbers& charge_of, Outcomes* outcomes) const {
-  decision = ByLimit(decision, charge_of, outcomes);
+  ToLimits(charge_of, &decision, outcomes);
   uint32_t first = 0;
   for (Limiter* limiter : limiters_) {
     const uint32_t after = first + static_cast<uint32_t>(limiter->limits_.size());
@@ -125,8 +124,9 @@ Decision Plan::Hit(Keys keys, Costs costs, Outcomes* outcomes) {
 
 Decision Plan::Peek(Keys keys, Costs costs, Outcomes* outcomes) {
   const Charged charged = For(keys, costs);
-  return ByLimit(store_.Call(Op::kPeek, charged.charges, nullptr, outcomes), charged.charge_of,
-                 outcomes);
+  Decision decision = store_.Call(Op::kPeek, charged.charges, nullptr, outcomes);
+  ToLimits(charged.charge_of, &decision, outcomes);
+  return decision;
 }
 
 Decision Plan::FinishCharge(Decision decision, const Charged& charged) const {
@@ -157,8 +157,9 @@ std::optional<Decision> Plan::Submit(Op op, Keys keys, Costs costs, Outcomes* ou
     return store_.Submit(op, charges, nullptr, nullptr, finish, std::move(done));
   }
   if (op == Op::kPeek) {
-    const auto finish = [charge_of = charged.charge_of, outcomes](const Decision& decision) {
-      return ByLimit(decision, charge_of, outcomes);
+    const auto finish = [charge_of = charged.charge_of, outcomes](Decision decision) {
+      ToLimits(charge_of, &decision, outcomes);
+      return decision;
     };
     return store_.Submit(op, charged.charges, nullptr, outcomes, finish, std::move(done));
   }

@@ -97,8 +97,9 @@ TIDEGATE_INLINE Decision MemoryCells::HitOther(const Charge& charge, const Finge
                                                const Moment& moment) {
   const Limit& limit = charge.limit->limit;
   // Nothing will be charged, so no cell has to be made.
-  if (charge.cost > limit.most_cost() && limit.algorithm() != Algorithm::kQuota &&
-      !(moment.confirmed && Peek(charge, moment).behind)) [[unlikely]] {
+  if (charge.cost > limit.capacity() && charge.cost > limit.most_cost() &&
+      limit.algorithm() != Algorithm::kQuota && !(moment.confirmed && Peek(charge, moment).behind))
+      [[unlikely]] {
     return Peek(charge, moment);
   }
   if (HasCell(limit.algorithm())) return CellCalls::HitState(*this, charge, key, moment);

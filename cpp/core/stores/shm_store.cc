@@ -126,7 +126,8 @@ Decision ShmCells::Hit(const Charge& charge, const Moment& moment) {
 
 Decision ShmCells::HitOther(const Charge& charge, const Fingerprint& key, const Moment& moment) {
   const Limit& limit = charge.limit->limit;
-  if (charge.cost > limit.most_cost() && limit.algorithm() != Algorithm::kQuota) {
+  if (charge.cost > limit.capacity() && charge.cost > limit.most_cost() &&
+      limit.algorithm() != Algorithm::kQuota) {
     // Nothing will be charged, so no cell has to be made.
     const Decision decision = Peek(charge, moment);
     if (!decision.behind || !moment.confirmed) return decision;

@@ -187,21 +187,21 @@ Decision LogCells::Peek(const Moment& moment, int64_t cost) const {
 }
 
 Decision LogCells::Hit(const Moment& moment, int64_t cost) {
+  if (limit_.IsOversize(cost)) [[unlikely]] {
+    // All places first: of several such calls at once, one gets them.
+    const Decision full = Hit(moment, limit_.count());
+    if (!full.allowed) return full;
+    Decision decision = Charge(moment, cost - limit_.count(), limit_.max_debt());
+    decision.behind = full.behind;
+    decision.charged = Decision::kUnset;
+    return decision;
+  }
   const int64_t now_ns = moment.now_ns;
   for (int tries = 0;; ++tries) {
     View view = Read(now_ns);
     if (IsBehind(limit_, view.ring, now_ns)) {
       if (!moment.confirmed) return PeekLog(limit_, view.ring, now_ns, cost);
       Clamp(view.ring, now_ns);
-    }
-    if (limit_.IsOversize(cost)) [[unlikely]] {
-      Decision standing = PeekLog(limit_, view.ring, now_ns, cost);
-      if (!standing.allowed) return standing;
-      standing = Charge(moment, cost, limit_.max_debt());
-      standing.allowed = true;
-      standing.retry_after_ns = 0;
-      standing.charged = Decision::kUnset;
-      return standing;
     }
     Decision decision = StepLog(limit_, &view.ring, now_ns, cost);
     if (!decision.allowed) return decision;

@@ -65,8 +65,8 @@ class Plan {
   Charged For(Keys keys, Costs costs) const;
   // Turns the decision's index of a charge into one of a limit of all limiters. `outcomes` of the
   // charges become those of the limits.
-  static Decision ByLimit(Decision decision, const ChargeNumbers& charge_of, Outcomes* outcomes);
-  // Does what ByLimit() does, and counts the decision.
+  static void ToLimits(const ChargeNumbers& charge_of, Decision* decision, Outcomes* outcomes);
+  // Does what ToLimits() does, and counts the decision.
   Decision Finish(Decision decision, const ChargeNumbers& charge_of, Outcomes* outcomes) const;
   // The same for a charge. What is written off is counted by the first limiter.
   Decision FinishCharge(Decision decision, const Charged& charged) const;

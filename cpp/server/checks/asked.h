@@ -49,6 +49,8 @@ inline constexpr size_t kMostValueBytes = 8192;
 inline constexpr size_t kMostChecks = 1000;  // in one CheckMany
 inline constexpr size_t kMostRules = 1000;   // in one Reset
 inline constexpr int64_t kMostCost = Limit::kMaxCount;
+inline constexpr int64_t kNoCost = -1;  // the least cost of a call that has none
+inline constexpr int64_t kLeastTtlNs = 1'000'000;
 
 // The problem of a cost that is out of range.
 Problem CostProblem(std::string_view given, int64_t least = 1);

@@ -8,7 +8,7 @@ namespace tidegate::server {
 namespace {
 
 uint64_t NextGeneration() {
-  // Differs between processes, so that one process does not accept another's tokens of decisions.
+  // Differs between processes: tokens of decisions name it, and may come to another instance.
   static std::atomic<uint64_t> next = [] {
     const Hasher::Seed seed = Hasher::RandomSeed();
     uint64_t first = 0;

@@ -32,7 +32,7 @@ class BoundRules {
   bool look_at_methods() const { return look_at_methods_; }
   // Whether an endpoint of these rules has parameters, such as "/a;v=1".
   bool know_parameters() const { return know_parameters_; }
-  // Tells these rules from all others of this process.
+  // Differs from that of all other rules, also in other processes.
   uint64_t generation() const { return generation_; }
 
   // Leaves out attributes that no rule reads.

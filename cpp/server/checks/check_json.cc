@@ -126,11 +126,11 @@ class Reader {
     if (value.is_null()) return std::nullopt;
     double seconds = 0;
     if (value.get(seconds) != simdjson::SUCCESS) return TtlProblem(KindOf(value));
-    constexpr double kSecond = 1e9;
-    if (!(seconds >= 0.001 && seconds * kSecond <= double{Reservation::kMostTtlNs})) {
+    const double ns = seconds * double{kSecondNs};
+    if (!(ns >= double{kLeastTtlNs} && ns <= double{Reservation::kMostTtlNs})) {
       return TtlProblem(std::to_string(seconds));
     }
-    asked_.ttl_ns = static_cast<int64_t>(seconds * kSecond);
+    asked_.ttl_ns = static_cast<int64_t>(ns);
     return std::nullopt;
   }
 

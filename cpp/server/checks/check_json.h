@@ -31,7 +31,6 @@ std::optional<Problem> ReadCheckJson(std::string_view body, Asked* asked);
 std::optional<Problem> ReadReserveJson(std::string_view body, Asked* asked);
 // {"reservation": "TOKEN", "cost": 730}; the cost is at least `least_cost`, or not a member if that
 // is kNoCost.
-inline constexpr int64_t kNoCost = -1;
 std::optional<Problem> ReadSettleJson(std::string_view body, int64_t least_cost, Asked* asked);
 // {"checks": [BODY, …]}, 1 to kMostChecks of them.
 std::optional<Problem> ReadCheckManyJson(std::string_view body, std::vector<Asked>* checks);

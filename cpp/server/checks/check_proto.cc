@@ -72,9 +72,8 @@ std::optional<Problem> ReadTtl(pbf_reader reader, Asked* asked) {
       ns = reader.get_int32();
     }
   }
-  constexpr int64_t kLeastNs = 1'000'000;
   const bool is_sound = seconds >= 0 && seconds <= Reservation::kMostTtlNs / kSecondNs && ns >= 0 &&
-                        ns < kSecondNs && seconds * kSecondNs + ns >= kLeastNs &&
+                        ns < kSecondNs && seconds * kSecondNs + ns >= kLeastTtlNs &&
                         seconds * kSecondNs + ns <= Reservation::kMostTtlNs;
   if (!is_sound) return TtlProblem(absl::StrCat(seconds, " s and ", ns, " ns"));
   asked->ttl_ns = seconds * kSecondNs + ns;
@@ -87,7 +86,7 @@ std::optional<Problem> ReadSettle(pbf_reader reader, int64_t least_cost, Asked* 
     if (reader.tag() == 1) {
       if (reader.wire_type() != pbf_wire_type::length_delimited) return WrongType(1);
       asked->reservation = View(reader.get_view());
-    } else if (reader.tag() == 2) {
+    } else if (reader.tag() == 2 && least_cost != kNoCost) {
       if (reader.wire_type() != pbf_wire_type::varint) return WrongType(2);
       cost = reader.get_int64();
     } else {

@@ -19,7 +19,8 @@ namespace tidegate::server {
 enum class Message : uint8_t { kCheck, kRefund, kReset, kStatus, kReserve };
 std::optional<Problem> ReadRequest(Message message, std::string_view body, Asked* asked);
 // Reads CommitRequest, ExtendRequest and ReleaseRequest, whose common fields have the same numbers.
-// A missing cost is 0, and must not be below `least_cost`.
+// A missing cost is 0, and must not be below `least_cost`; if that is kNoCost, the message has
+// none.
 std::optional<Problem> ReadSettleRequest(std::string_view body, int64_t least_cost, Asked* asked);
 std::optional<Problem> ReadCheckMany(std::string_view body, std::vector<Asked>* checks);
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/escaping.h"
 #include "base/text.h"
+#include "server/checks/packed.h"
 #include "tidegate/instant.h"
 #include "tidegate/reservation.h"
 
@@ -24,48 +25,6 @@ std::string SumOf(std::string_view packed) {
   return DigestOf(std::string(kStart) + std::string(packed)).substr(0, kSumBytes);
 }
 
-void AppendNumber(uint64_t number, size_t bytes, std::string* text) {
-  for (size_t i = 0; i < bytes; ++i) *text += static_cast<char>(number >> (8 * i) & 0xff);
-}
-
-void AppendText(std::string_view text, std::string* packed) {
-  AppendNumber(text.size(), 2, packed);
-  *packed += text;
-}
-
-// Reads from the front of a text. After an end that comes too early all that it reads is empty.
-class Front {
- public:
-  explicit Front(std::string_view text) : text_(text) {}
-
-  uint64_t Number(size_t bytes) {
-    uint64_t number = 0;
-    const std::string_view taken = Take(bytes);
-    for (size_t i = 0; i < taken.size(); ++i) {
-      number |= uint64_t{static_cast<unsigned char>(taken[i])} << (8 * i);
-    }
-    return number;
-  }
-  std::string Text() { return std::string(Take(Number(2))); }
-  bool is_over() const { return is_sound_ && text_.empty(); }
-  bool is_sound() const { return is_sound_; }
-
- private:
-  std::string_view Take(size_t bytes) {
-    if (bytes > text_.size()) {
-      is_sound_ = false;
-      text_ = {};
-      return {};
-    }
-    const std::string_view taken = text_.substr(0, bytes);
-    text_.remove_prefix(bytes);
-    return taken;
-  }
-
-  std::string_view text_;
-  bool is_sound_ = true;
-};
-
 bool IsSound(const ReservationToken& token) {
   for (const ReservationToken::Part& part : token.parts) {
     if (part.units < Reservation::kNone || part.units > Reservation::kMostUnits) return false;
@@ -76,7 +35,7 @@ bool IsSound(const ReservationToken& token) {
 
 }  // namespace
 
-uint64_t DigestOfCount(std::string_view name) { return Front(DigestOf(name)).Number(8); }
+uint64_t DigestOfCount(std::string_view name) { return Unpacker(DigestOf(name)).Number(8); }
 
 std::string Encoded(const ReservationToken& token) {
   std::string packed;
@@ -105,21 +64,21 @@ std::optional<ReservationToken> DecodedReservation(std::string_view text) {
   const std::string sum = packed.substr(packed.size() - kSumBytes);
   packed.resize(packed.size() - kSumBytes);
   if (SumOf(packed) != sum) return std::nullopt;
-  Front front(packed);
+  Unpacker unpacker(packed);
   ReservationToken token;
-  for (uint64_t& half : token.id) half = front.Number(8);
-  token.admitted_ns = static_cast<int64_t>(front.Number(8));
-  token.factor = static_cast<uint32_t>(front.Number(4));
-  for (uint64_t left = front.Number(2); left > 0 && front.is_sound(); --left) {
-    const uint64_t count = front.Number(8);
-    const auto units = static_cast<int64_t>(front.Number(8));
-    token.parts.push_back({count, units, static_cast<int64_t>(front.Number(8))});
+  for (uint64_t& half : token.id) half = unpacker.Number(8);
+  token.admitted_ns = static_cast<int64_t>(unpacker.Number(8));
+  token.factor = static_cast<uint32_t>(unpacker.Number(4));
+  for (uint64_t left = unpacker.Number(2); left > 0 && unpacker.is_sound(); --left) {
+    const uint64_t count = unpacker.Number(8);
+    const auto units = static_cast<int64_t>(unpacker.Number(8));
+    token.parts.push_back({count, units, static_cast<int64_t>(unpacker.Number(8))});
   }
-  while (front.is_sound() && !front.is_over()) {
-    std::string name = front.Text();
-    token.attributes.emplace_back(std::move(name), front.Text());
+  while (unpacker.is_sound() && !unpacker.is_over()) {
+    std::string name = unpacker.Text();
+    token.attributes.emplace_back(std::move(name), unpacker.Text());
   }
-  if (!front.is_over() || !IsSound(token)) return std::nullopt;
+  if (!unpacker.is_over() || !IsSound(token)) return std::nullopt;
   return token;
 }
 

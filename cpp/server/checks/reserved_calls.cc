@@ -26,10 +26,10 @@ constexpr int kMostTries = 8;
 // The most bytes of attributes in a token, so that a body can hold it.
 constexpr size_t kMostKeptBytes = size_t{32} << 10;
 
-Problem NoAnswer(std::string_view what) {
+Problem NoAnswer(std::string_view what, std::string_view expected) {
   return {503, GrpcStatus::kUnavailable,
           absl::StrCat("the store did not answer, and the ", Absl(what),
-                       " was made or not; expected the same call again, which is made once")};
+                       " was made or not; expected ", Absl(expected))};
 }
 
 Problem NotKnown() {
@@ -227,7 +227,13 @@ class ReservedCall final : public Gathering {
   // Why the call did nothing.
   std::optional<Problem> ProblemOf() const {
     const bool no_answer = Has(Found::kNoAnswer) || Has(Found::kOther);
-    if (no_answer) return NoAnswer(reservation_->makes_records ? "refund" : "call");
+    if (no_answer && op_ == Op::kRaise) {
+      return NoAnswer("extension", "a commit, which settles the reservation in both cases");
+    }
+    if (no_answer) {
+      return NoAnswer(reservation_->makes_records ? "refund" : "call",
+                      "the same call again, which is made once");
+    }
     if (reservation_->makes_records) return std::nullopt;
     const bool is_known = Has(Found::kOpen) || Has(Found::kAgain) || Has(Found::kSettled);
     if (Has(Found::kNothing) || !is_known) return NotKnown();

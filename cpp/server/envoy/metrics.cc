@@ -1,5 +1,7 @@
 #include "server/envoy/metrics.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 
@@ -10,10 +12,15 @@ std::string Metrics::NameOf(std::string_view domain, std::string_view path) {
 }
 
 std::shared_ptr<Counters> Metrics::Of(std::string_view domain, std::string_view path) {
+  const std::string name = NameOf(domain, path);
   absl::MutexLock lock(&mutex_);
-  Row& row = configured_[NameOf(domain, path)];
+  Row& row = configured_[name];
   if (row.counters == nullptr) {
-    row = {std::string(domain), std::string(path), std::make_shared<Counters>()};
+    if (auto of_request = of_requests_.extract(name)) {
+      row = std::move(of_request.mapped());
+    } else {
+      row = {std::string(domain), std::string(path), std::make_shared<Counters>()};
+    }
   }
   row.version = version_;
   return std::const_pointer_cast<Counters>(row.counters);

@@ -37,7 +37,8 @@ class Metrics {
     int64_t version = 0;  // the last configuration that had this path
   };
 
-  // The counters of a path of the configuration, whose number is not bounded here.
+  // The counters of a path of the configuration, whose number is not bounded here. If requests have
+  // brought the path before, they are counted on.
   std::shared_ptr<Counters> Of(std::string_view domain, std::string_view path);
   // The counters of a path that comes from a request; `other` if there are too many paths.
   std::shared_ptr<Counters> OfRequest(std::string_view domain, std::string_view path,

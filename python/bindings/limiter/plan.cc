@@ -37,16 +37,9 @@ class PyPlan {
     plan_ = ValueOrThrow(Plan::Create(std::move(cores)));
   }
 
-  py::object Hit(const py::object& keys, const py::object& costs, bool outcomes) {
-    return Decided(&Plan::Hit, keys, costs, outcomes);
-  }
-
-  py::object Peek(const py::object& keys, const py::object& costs, bool outcomes) {
-    return Decided(&Plan::Peek, keys, costs, outcomes);
-  }
-
-  py::object Decided(Decision (Plan::*decide)(Plan::Keys, Plan::Costs, Outcomes*),
-                     const py::object& keys, const py::object& costs, bool outcomes) {
+  // Plan::Hit() or Plan::Peek().
+  template <Decision (Plan::*decide)(Plan::Keys, Plan::Costs, Outcomes*)>
+  py::object Decided(const py::object& keys, const py::object& costs, bool outcomes) {
     const Call call(*this, keys, costs);
     Outcomes each;
     Outcomes* const wanted = outcomes ? &each : nullptr;
@@ -149,9 +142,9 @@ class PyPlan {
 void RegisterPlan(py::module_& m) {
   py::class_<PyPlan>(m, "Plan", Collected<PyPlan>())
       .def(py::init<const py::tuple&>(), py::arg("limiters"))
-      .def("hit", &PyPlan::Hit, py::arg("keys"), py::arg("costs") = py::none(),
+      .def("hit", &PyPlan::Decided<&Plan::Hit>, py::arg("keys"), py::arg("costs") = py::none(),
            py::arg("outcomes") = false)
-      .def("peek", &PyPlan::Peek, py::arg("keys"), py::arg("costs") = py::none(),
+      .def("peek", &PyPlan::Decided<&Plan::Peek>, py::arg("keys"), py::arg("costs") = py::none(),
            py::arg("outcomes") = false)
       .def("charge", &PyPlan::ChargeInFull, py::arg("keys"), py::arg("costs"))
       .def(

@@ -51,7 +51,7 @@ class Expiring:
             self._open[ident] = ends_ns, reservation
 
     def remove(self, ident: bytes) -> None:
-        """It is settled."""
+        """Forgets a reservation that was settled."""
         if self._open:
             with self._lock:
                 self._open.pop(ident, None)

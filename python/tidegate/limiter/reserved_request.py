@@ -1,4 +1,4 @@
-"""What a reservation of a limiter with rules is for."""
+"""The request that a limiter with rules makes a reservation for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Reserved"]
 
 
 class Reserved:
-    """A request whose cost is reserved, and the decision of the rules that did."""
+    """A request whose cost is reserved, and the decision of the rules on it."""
 
     __slots__ = ("attributes", "decision")
 

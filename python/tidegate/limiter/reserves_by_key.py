@@ -1,4 +1,4 @@
-"""The calls of a limiter on reservations, which have one key."""
+"""Reservations of a limiter, which have one key; those of plans have several."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["ReservesByKey", "outstanding"]
 
 
 class ReservesByKey(Reserves):
-    """The same for a limiter, whose reservations have one key."""
+    """The calls of a limiter on reservations, each of which has one key."""
 
     if TYPE_CHECKING:
         _limits: tuple[Limit, ...]

@@ -60,7 +60,7 @@ def server_wait(headers: Mapping[str, str]) -> float | None:
 
 def exhausted_for(headers: Mapping[str, str]) -> float | None:
     """Seconds for which nothing is left of a limit, by the fields of a response of any status; 0.0
-    if something is left of all that it tells of, None if it tells of none.
+    if something is left of every limit in them, None if they name no limit.
 
     Reads RateLimit and its older forms, X-RateLimit-Remaining with the reset as an instant or in
     seconds, and the families of OpenAI (x-ratelimit-remaining-tokens) and Anthropic
@@ -73,7 +73,7 @@ def exhausted_for(headers: Mapping[str, str]) -> float | None:
     date = headers.get("date")
     for remaining, reset in _FAMILIES:
         left = headers.get(remaining)
-        if left is None or not left.strip().isdecimal():
+        if left is None or len(left) > _LONGEST or not left.strip().isdecimal():
             continue
         again = headers.get(reset)
         if int(left) > 0:
@@ -84,15 +84,10 @@ def exhausted_for(headers: Mapping[str, str]) -> float | None:
 
 
 def _exhausted_in(value: str) -> float | None:
-    rest = _STRING.sub("", value)
-    if '"' in rest:
-        return None
-    members = rest.split(",")
-    old = dict(_parameters(members))
+    old, limits = _limits_in(value)
     if "remaining" in old:
         return old.get("reset") if old["remaining"] == 0 else 0.0
-    told = [dict(_parameters(member.split(";"))) for member in members]
-    known = [each for each in told if "r" in each]
+    known = [each for each in limits if "r" in each]
     exhausted = [each["t"] for each in known if each["r"] == 0 and "t" in each]
     return max(exhausted, default=0.0 if known else None)
 
@@ -150,17 +145,21 @@ def _of_rate_limit(value: str) -> float | None:
 
     Of several limits, the longest wait of an exhausted one is taken; if none is exhausted, of all.
     """
-    rest = _STRING.sub("", value)
-    if '"' in rest:
-        return None
-    members = rest.split(",")
-    parameters = [dict(_parameters(member.split(";"))) for member in members]
-    old = dict(_parameters(members))
+    old, limits = _limits_in(value)
     if "reset" in old:
         return old["reset"]
-    told = [each for each in parameters if "t" in each]
-    exhausted = [each for each in told if each.get("r") == 0]
-    return max((each["t"] for each in exhausted or told), default=None)
+    timed = [each for each in limits if "t" in each]
+    exhausted = [each for each in timed if each.get("r") == 0]
+    return max((each["t"] for each in exhausted or timed), default=None)
+
+
+def _limits_in(value: str) -> tuple[dict[str, float], list[dict[str, float]]]:
+    """The parameters in a RateLimit field: of the form of older drafts, and of each limit."""
+    rest = _STRING.sub("", value)
+    if '"' in rest:
+        return {}, []
+    members = rest.split(",")
+    return dict(_parameters(members)), [dict(_parameters(each.split(";"))) for each in members]
 
 
 def _parameters(texts: Iterable[str]) -> Iterable[tuple[str, float]]:

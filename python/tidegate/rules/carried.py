@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from tidegate import _core
 from tidegate.rules.advice.patterns import may_share
+from tidegate.rules.advice.places import limit_texts
 from tidegate.rules.advice.tiers import named_tiers
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class _Counting:
 
     def _counts_of(self, rule: AnyRule, limits: Any, algorithm: Any) -> Counts:
         counts = {}
-        for text in [limits] if isinstance(limits, str) else limits:
+        for text in limit_texts(limits):
             for limit in self._limits(text, algorithm):
                 known_by = (
                     rule.counter or rule.id,
@@ -168,10 +169,8 @@ class _Counting:
             for each in self._everyone():
                 if (each.counter or each.id) != counter or not getattr(each, "enabled", True):
                     continue
-                by_tier = each.limits.values() if isinstance(each.limits, dict) else [each.limits]
-                for limits in by_tier:
-                    for text in [limits] if isinstance(limits, str) else limits:
-                        texts += [str(limit) for limit in self._limits(text, "token-bucket")]
+                for text in limit_texts(each.limits):
+                    texts += [str(limit) for limit in self._limits(text, "token-bucket")]
             found = self._of_counter[counter] = ";".join(texts)
         return found
 

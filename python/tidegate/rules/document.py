@@ -46,9 +46,9 @@ class Document:
         self.kept: Any = None
         """None, or the RuleSet whose overrides the document has instead of those of `data`."""
         self.overrides_mark: object = None
-        # Of all tables that a document in a database was read from.
-        self.marks: Any = None
         """Differs after each change of the overrides in their place; None if it is not known."""
+        self.marks: Any = None
+        """The Marks of the tables that a document in a database was read from; None of others."""
         self._line_of = line_of
         self.skipped: tuple[Problem, ...] = ()
         """The problems of what was left out, such as rows of single users."""

@@ -108,7 +108,7 @@ class DescriptorCounters(Collector):
         self._stats = stats
         self._most = most
         self._lock = threading.Lock()  # of those that ask at the same time
-        self._named: dict[_Descriptor, None] = {}
+        self._named: set[_Descriptor] = set()
 
     def collect(self) -> Iterator[Metric]:
         counts = self._counts(self._stats()["descriptors"])
@@ -125,10 +125,10 @@ class DescriptorCounters(Collector):
         by_name = {_Descriptor(row["domain"], row["path"]): row for row in rows}
         counts: dict[_Descriptor, dict[str, int]] = {}
         with self._lock:
-            self._named = {name: None for name in self._named if name in by_name}
+            self._named &= by_name.keys()
             for name in sorted(by_name):
                 if name not in self._named and len(self._named) < self._most:
-                    self._named[name] = None
+                    self._named.add(name)
                 shown = counts.setdefault(
                     name if name in self._named else _OTHERS, dict.fromkeys(_COUNTED, 0)
                 )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.keys import first_of, peer, user
+from tidegate.types import KeyName
 from tidegate.web.callables import imported
 
 __all__ = ["imported_function", "key_function"]
-
-_NAMED_KEYS = ("ip", "user", "user_or_ip")
 
 
 def key_function(key: Any) -> Any:
@@ -27,7 +26,7 @@ def key_function(key: Any) -> Any:
         return first_of(user(), peer)
     raise ConfigurationError(
         f"the key is {key!r}; expected a function of the request, "
-        f"{', '.join(map(repr, _NAMED_KEYS))}, or 'package.module:function'"
+        f"{', '.join(map(repr, get_args(KeyName)))}, or 'package.module:function'"
     )
 
 

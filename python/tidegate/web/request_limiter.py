@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Coroutine, Iterable
 from types import CoroutineType
 from typing import Any, Callable, Protocol, Union, overload
 from uuid import UUID
@@ -24,6 +24,7 @@ from tidegate.web.callables import check_function, check_result, wrong_result
 from tidegate.web.charge import Charge, Key
 from tidegate.web.dynamic_limit import DynamicLimit
 from tidegate.web.execution import AWAITING, Awaiting, Blocking, Execution
+from tidegate.web.headers import check_families
 from tidegate.web.hooks import Hooks
 from tidegate.web.observers import observers
 from tidegate.web.refusal import service_answer
@@ -213,7 +214,7 @@ class RequestLimiter:
             check_function("cost", cost, ("the request",))
         else:
             check_cost(limit.limits if isinstance(limit, Limiter) else (), cost)
-        self.headers = headers = list(headers) if isinstance(headers, Iterator) else headers
+        self.headers = headers = check_families(headers)
         self.limiter = limit if isinstance(limit, Limiter) else None
         self.dynamic_limit = limit if isinstance(limit, DynamicLimit) else None
         limits = ActiveLimits([limit], headers) if isinstance(limit, Limiter) else None
@@ -342,11 +343,11 @@ class RequestLimiter:
         """Charges the key of a charge. Returns a coroutine if something must be awaited."""
         assert charge.key is not None
         limiter = charge.limits.limiter
+        if self.wait:
+            return self._wait_for_turn(request, charge, execution)
         # Read before the decision, which charge.remember() must not take for a later one; a
         # server's decision is by the server's clock.
         decided_ns = limiter._now_ns()
-        if self.wait:
-            return self._wait_for_turn(request, charge, execution)
         began = time.perf_counter() if observers.times else None
         started: Any = execution.start_hit(limiter, charge.key, charge.cost)
         if type(started) is Decision and began is None and self.hooks.cost_after is None:
@@ -427,6 +428,11 @@ class RequestLimiter:
     def charges(self, method: str) -> bool:
         """Returns whether requests of this method are charged at all."""
         return self._enabled and (self._methods is None or method in self._methods)
+
+    def exempts(self, request: Any, method: str = "") -> bool:
+        """Returns whether a request with an exempt method or path passes uncounted, which is always
+        so: only rules have lists that block."""
+        return True
 
     async def charge(
         self,

@@ -155,8 +155,9 @@ class RuleRequests:
                     name, _MANY,
                 )  # fmt: skip
 
-    def exempts(self, request: Any, method: str) -> bool:
-        """Whether a request with an exempt method passes uncounted.
+    def exempts(self, request: Any, method: str = "") -> bool:
+        """Returns whether a request with an exempt method or path passes uncounted; `method` is the
+        exempt method.
 
         It does not if the request is on a list, or if the method is OPTIONS and a rule names it, or
         if an attribute that lists look at is not known without waiting.

@@ -71,35 +71,40 @@ def test_invalid_paths_are_refused_at_once(paths: Any) -> None:
         FlaskRateLimit(flask.Flask(__name__), "1/minute", exempt_paths=paths)
 
 
-def by_asgi(**options: Any) -> Callable[[str], int]:
+def by_asgi(**options: Any) -> Callable[..., int]:
     app = asgi.RateLimitMiddleware(hello, exempt_paths=["/health"], **options)
-    return lambda path: ask(app, path=path).status
+    return lambda path, **request: ask(app, path=path, **request).status
 
 
-def by_wsgi(**options: Any) -> Callable[[str], int]:
+def by_wsgi(**options: Any) -> Callable[..., int]:
     app = flask.Flask(__name__)
     app.get("/health")(lambda: "ok")
     app.get("/x", endpoint="x")(lambda: "ok")
     app.wsgi_app = wsgi.RateLimitMiddleware(  # type: ignore[method-assign]
         app.wsgi_app, exempt_paths=["/health"], **options
     )
-    return lambda path: app.test_client().get(path).status_code
+    return lambda path, **request: app.test_client().open(path, **request).status_code
 
 
-def by_flask(**options: Any) -> Callable[[str], int]:
+def by_flask(**options: Any) -> Callable[..., int]:
     app = flask.Flask(__name__)
     app.config["TIDEGATE_EXEMPT_PATHS"] = ["/health"]
     app.get("/health")(lambda: "ok")
     app.get("/x", endpoint="x")(lambda: "ok")
     FlaskRateLimit(app, **options)
-    return lambda path: app.test_client().get(path).status_code
+    return lambda path, **request: app.test_client().open(path, **request).status_code
 
 
-def by_django(**options: Any) -> Callable[[str], int]:
+def by_django(**options: Any) -> Callable[..., int]:
     configured = {name.upper(): value for name, value in options.items()}
     with override_settings(TIDEGATE={**configured, "EXEMPT_PATHS": ["/health"]}):
         middleware = DjangoMiddleware(lambda request: HttpResponse("ok"))
-    return lambda path: middleware(RequestFactory().get(path)).status_code
+
+    def status(path: str, method: str = "GET") -> int:
+        answer: int = middleware(RequestFactory().generic(method, path)).status_code
+        return answer
+
+    return status
 
 
 RULES = {"version": 1, "rules": [{"id": "all", "by": "ip", "limit": "1/hour"}]}
@@ -120,6 +125,14 @@ def test_a_list_that_blocks_a_client_holds_at_exempt_paths() -> None:
     app = asgi.RateLimitMiddleware(hello, rules=rules, exempt_paths=["/health"])
     assert ask(app, path="/health", client=("192.0.2.1", 1)).status == 429
     assert ask(app, path="/health", client=("198.51.100.1", 1)).status == 200
+
+
+@pytest.mark.parametrize("make", [by_asgi, by_wsgi, by_flask, by_django])
+def test_a_rule_that_names_options_does_not_count_them_at_exempt_paths(make: Any) -> None:
+    rule = {"id": "asked", "by": "ip", "limit": "1/hour", "methods": ["OPTIONS"]}
+    status = make(rules=tg.RuleSet({"version": 1, "rules": [rule]}), clock=tg.ManualClock(10**18))
+    assert [status("/health", method="OPTIONS") for _ in range(3)] == [200] * 3
+    assert [status("/x", method="OPTIONS") for _ in range(2)] == [200, 429]
 
 
 def test_the_limit_of_a_view_of_flask_holds_at_exempt_paths() -> None:

@@ -128,7 +128,7 @@ class Stage:
 
     def used(self) -> tuple[int, int]:
         """The requests and the units that the customer has used."""
-        requests, units = self.gateway.limiters["anna"]
+        requests, units = self.gateway.plans["anna"].limiters
         return 60 - requests.peek("anna").remaining, 10_000 - units.peek("anna:m").remaining
 
 
@@ -187,7 +187,7 @@ def test_a_client_that_leaves_pays_for_what_it_was_sent(stage: Stage) -> None:
 
     async def leave() -> None:
         units = stage.module.units_of(estimate := {"input": 10, "output": 50})
-        limiters = stage.gateway.limiters["anna"]
+        limiters = stage.gateway.plans["anna"].limiters
         plan = tg.Plan(limiters)
         reservation = await plan.reserve_async(["anna", "anna:m"], [1, units], on_exit="keep")
         answer = httpx.Response(200, stream=Events(messages_stream(), None))
@@ -217,7 +217,7 @@ def test_an_answer_beyond_its_estimate_is_owed(stage: Stage) -> None:
     refused = stage.ask(CHAT, max_tokens=1)
     assert refused.status_code == 429
     assert int(refused.headers["retry-after"]) >= 1
-    _, units = stage.gateway.limiters["anna"]
+    _, units = stage.gateway.plans["anna"].limiters
     assert 0 <= units.peek("anna:m").debt <= COST
     stage.clock.advance(int(refused.headers["retry-after"]))
     assert stage.ask(CHAT, max_tokens=1).status_code == 200

@@ -9,6 +9,7 @@ from typing import Any, Callable
 import pytest
 import tidegate as tg
 from polling import eventually, eventually_async
+from tidegate.limiter import loops
 from tidegate.limiter.loops import AsyncBridge
 
 SECOND = 1_000_000_000
@@ -196,6 +197,30 @@ def test_a_slot_of_a_plan_gives_back_its_places_and_nothing_else() -> None:
             slot.__enter__()
         assert refused.value.decision.rule == "2 at once"
     assert (requests.peek("u").remaining, places.peek("m").remaining) == (8, 2)
+
+
+def test_a_cancelled_task_that_leaves_a_slot_gives_back_all_its_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = Model("2 at once", "2 at once")
+    in_task_of_a_store_that_waits(model.plan)
+
+    def begin(limiter: Any, op: int, key: str, cost: int, hit: tg.Decision) -> Any:
+        limiter._release(key, cost, hit)
+        return asyncio.get_running_loop().create_future()  # the store's answer does not come
+
+    async def main() -> None:
+        slot = await model.plan.slot(["a", "b"]).__aenter__()
+        monkeypatch.setattr(loops, "begin", begin)
+        monkeypatch.setattr(AsyncBridge, "begin", staticmethod(begin))
+        leaving = asyncio.ensure_future(slot.__aexit__(None, None, None))
+        await eventually_async(lambda: model.limiters[0].peek("a").remaining == 2)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+
+    asyncio.run(main())
+    assert [each.peek(key).remaining for each, key in zip(model.limiters, "ab")] == [2, 2]
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -106,6 +106,7 @@ def test_no_shape_of_a_list_raises(value: str) -> None:
         ),
         ({}, None),
         ({"retry-after": "7"}, None),
+        ({"x-ratelimit-remaining": "9" * 5000, "x-ratelimit-reset": "7"}, None),
         ({"x-ratelimit-remaining": "0"}, None),
         ({"x-ratelimit-remaining": "-1", "x-ratelimit-reset": "7"}, None),
         ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "soon"}, None),

@@ -117,6 +117,8 @@ def test_the_settings_in_effect_have_no_password(tmp_path: Path, service: AdminS
         {"networks": ["0.0.0.0/0"]},
         {"networks": ["10.0.0.0/8", "128.0.0.0/1"]},
         {"networks": ["::/0"], "methods": ["GET"]},
+        {"networks": ["::ffff:0:0/96"]},
+        {"networks": ["0.0.0.0/0"], "from": "2020-01-01"},
         {"endpoints": ["/a", "**"], "reason": "launch"},
         {"methods": ["GET"]},
     ],

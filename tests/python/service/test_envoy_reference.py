@@ -217,6 +217,20 @@ def test_each_descriptor_has_counters_in_prometheus(tmp_path: Path) -> None:
     assert count("shadow_mode", "shadow") == 1
 
 
+def test_a_path_that_requests_brought_keeps_its_counters_once_a_file_has_it(tmp_path: Path) -> None:
+    service = Service(tmp_path, COUNTED)
+    service.ask("user=m")
+    named = COUNTED + "- {key: user, value: m, rate_limit: {unlimited: true}}\n"
+    service.native.use(Service(tmp_path, named).descriptors.tree)
+    service.ask("user=m")
+    hits = [
+        row["total_hits"]
+        for row in service.native.stats()["descriptors"]
+        if row["path"] == "user_m"
+    ]
+    assert hits == [2]
+
+
 def test_dashboards_of_the_reference_find_its_names(tmp_path: Path) -> None:
     service = Service(tmp_path, COUNTED)
     service.ask("message_type=marketing, to_number=1")

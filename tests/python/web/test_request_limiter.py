@@ -17,7 +17,7 @@ import tidegate as tg
 from servers import ask, hello, limited, statuses
 from tidegate.fastapi import RateLimit
 from tidegate.web.active_limits import ActiveLimits
-from tidegate.web.combined import CombinedLimiter
+from tidegate.web.combined import CombinedLimiter, combined
 from tidegate.web.dynamic_limit import DynamicLimit
 from tidegate.web.execution import BLOCKING
 from tidegate.web.request_limiter import RequestLimiter
@@ -283,3 +283,12 @@ def test_body_and_fields_agree_on_long_waits():
     assert int(fields[b"retry-after"]) == outcome.wait
     assert json.loads(outcome.problem())["retry_after"] == outcome.wait
     assert request_limiter.check({}, BLOCKING).wait == outcome.wait
+
+
+def test_limits_before_one_route_send_a_family_once_however_it_is_named():
+    limiters = [
+        RequestLimiter(tg.Limiter(limit), address=lambda request: "a", headers=headers)
+        for limit, headers in (("5/minute", "ietf"), ("9/hour", ["ietf-11"]))
+    ]
+    fields = combined(limiters).check({}, BLOCKING).fields()
+    assert [name for name, _ in fields] == [b"ratelimit-policy", b"ratelimit"]

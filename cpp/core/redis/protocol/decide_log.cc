@@ -3,14 +3,9 @@
 #include <algorithm>
 
 #include "algorithms/log.h"
+#include "base/time_units.h"
 
 namespace tidegate::redis {
-
-namespace {
-
-constexpr int64_t kOneSecond = 1'000'000'000;
-
-}  // namespace
 
 Decision DecideLog(const Charge& charge, const Answer& answer, size_t index, bool charged) {
   const Limit& limit = charge.limit->limit;
@@ -20,9 +15,9 @@ Decision DecideLog(const Charge& charge, const Answer& answer, size_t index, boo
   d.limit = &limit;
   d.behind = behind != 0;
   d.used_units = alive;
-  const int64_t newest = newest_s * kOneSecond + newest_ns;
+  const int64_t newest = newest_s * kSecondNs + newest_ns;
   d.reset_after_ns = std::max<int64_t>(newest - answer.now_ns, 0);
-  const int64_t freeing = freeing_s * kOneSecond + freeing_ns - answer.now_ns;
+  const int64_t freeing = freeing_s * kSecondNs + freeing_ns - answer.now_ns;
   if (freeing > 0) d.known_more_ns = freeing;
   if (limit.IsOversize(charge.cost)) {
     InstantRing ring;

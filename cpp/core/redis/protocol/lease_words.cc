@@ -3,13 +3,11 @@
 #include <algorithm>
 
 #include "algorithms/debt.h"
+#include "base/time_units.h"
 #include "leases/table.h"
 
 namespace tidegate::redis {
 namespace {
-
-constexpr int64_t kSecondNs = 1'000'000'000;
-constexpr int64_t kMicrosecondNs = 1'000;
 
 bool HasSlots(const Charge& charge, const Answer& answer, size_t index) {
   const auto& state = answer.states[index];

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/time_units.h"
 #include "redis/lua.inc"
 #include "redis/protocol/keys.h"
 #include "redis/protocol/scripts.h"
@@ -9,8 +10,6 @@
 
 namespace tidegate::redis {
 namespace {
-
-constexpr int64_t kMillisecond = 1'000'000;
 
 // The key of a charge's record: in the hash slot of the charge's key.
 std::string RecordKey(const Charge& charge, const Reservation& reservation) {
@@ -55,7 +54,7 @@ std::string Scripts::ReservedCommand(const Request& request, size_t set, bool by
   words.Add(letters);
   const bool lives = !settles || reservation.makes_records;
   const int64_t life_ns = lives ? reservation.ttl_ns : Reservation::kSettledNs;
-  words.Add(std::max<int64_t>(1, (life_ns + kMillisecond - 1) / kMillisecond));
+  words.Add(std::max<int64_t>(1, (life_ns + kMillisecondNs - 1) / kMillisecondNs));
   for (size_t i = 0; i < request.plan.size(); ++i) {
     Charge charge = request.plan[i];
     Request own = request;

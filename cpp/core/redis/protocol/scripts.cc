@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "algorithms/debt.h"
+#include "base/time_units.h"
 #include "leases/table.h"
 #include "quotas/step.h"
 #include "redis/lua.inc"
@@ -18,9 +19,6 @@
 
 namespace tidegate::redis {
 namespace {
-
-constexpr int64_t kSecond = 1'000'000'000;
-constexpr int64_t kMicrosecond = 1'000;
 
 // The algorithms of lua/, one bit each.
 struct Part {
@@ -101,7 +99,7 @@ void AppendQuota(Words* words, const Request& request, const Charge& charge) {
   const int64_t now_ns = request.server_time ? request.host_ns : request.now_ns;
   words->Add(limit.count());
   words->Add(std::min(charge.cost, Limit::kMaxCount));
-  words->Add(TermsFor(*limit.quota(), now_ns / kSecond));
+  words->Add(TermsFor(*limit.quota(), now_ns / kSecondNs));
 }
 
 }  // namespace
@@ -181,7 +179,7 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
 namespace {
 
 CellState CellOf(const Limit& limit, const std::array<int64_t, 8>& state) {
-  CellState cell{static_cast<uint64_t>(state[0] * kSecond + state[1]),
+  CellState cell{static_cast<uint64_t>(state[0] * kSecondNs + state[1]),
                  static_cast<uint64_t>(state[2])};
   if (limit.keeps_count()) {
     cell.w1 = (static_cast<uint64_t>(state[2]) & 0xffffffff) | static_cast<uint64_t>(state[3])
@@ -270,6 +268,7 @@ Scripts::Script Scripts::ScriptOf(size_t set, std::string_view tail) {
     }
   }
   text += names + "}\n";
+  text += lua::call;
   text += tail;
   script.digest = Sha1InHex(text);
   return script;
@@ -277,7 +276,7 @@ Scripts::Script Scripts::ScriptOf(size_t set, std::string_view tail) {
 
 Scripts::Scripts() {
   for (size_t set = 1; set < scripts_.size(); ++set) scripts_[set] = ScriptOf(set, lua::plan);
-  const std::string tolerance = Constant("TOLERANCE_US", kClockToleranceNs / kMicrosecond);
+  const std::string tolerance = Constant("TOLERANCE_US", kClockToleranceNs / kMicrosecondNs);
   bucket_hits_.text = absl::StrCat(tolerance, Absl(lua::bucket_hits));
   fixed_hits_.text = absl::StrCat(tolerance, Absl(lua::fixed_hits));
   bucket_plan_.text = absl::StrCat(tolerance, Absl(lua::bucket_plan));
@@ -296,8 +295,8 @@ std::string Scripts::Command(const Request& request, Form form, bool by_text) co
     for (const Charge& charge : request.plan) words.Add(RedisKey(*charge.limit, charge.key));
     words.Add(request.margin_ms);
     for (const Charge& charge : request.plan) {
-      words.Add(charge.limit->limit.depth_ns() / kMicrosecond);
-      words.Add(CostInterval(charge.limit->limit, charge.cost).ns / kMicrosecond);
+      words.Add(charge.limit->limit.depth_ns() / kMicrosecondNs);
+      words.Add(CostInterval(charge.limit->limit, charge.cost).ns / kMicrosecondNs);
     }
     return words.Finish();
   }
@@ -340,8 +339,8 @@ bool IsPlainBucket(const Charge& charge) {
   const Limit& limit = charge.limit->limit;
   if (!IsBucket(limit.algorithm()) || charge.cost > limit.most_plain_cost()) return false;
   const Interval cost = CostInterval(limit, charge.cost);
-  return limit.depth_fraction() == 0 && limit.depth_ns() % kMicrosecond == 0 &&
-         cost.fraction == 0 && cost.ns % kMicrosecond == 0;
+  return limit.depth_fraction() == 0 && limit.depth_ns() % kMicrosecondNs == 0 &&
+         cost.fraction == 0 && cost.ns % kMicrosecondNs == 0;
 }
 
 // The same for a fixed window. Its end is below 2^53 microseconds, since a period is at most 100
@@ -349,7 +348,8 @@ bool IsPlainBucket(const Charge& charge) {
 bool IsPlainWindow(const Charge& charge) {
   const Limit& limit = charge.limit->limit;
   return limit.algorithm() == Algorithm::kFixedWindow && limit.calendar() == Calendar::kNone &&
-         !limit.shadow() && !limit.IsOversize(charge.cost) && limit.period_ns() % kMicrosecond == 0;
+         !limit.shadow() && !limit.IsOversize(charge.cost) &&
+         limit.period_ns() % kMicrosecondNs == 0;
 }
 
 }  // namespace
@@ -380,14 +380,14 @@ std::string Scripts::HitsCommand(Form form, absl::Span<const Request> requests,
     words.Add(requests[0].margin_ms);
     for (const Request& request : requests) {
       const Limit& limit = request.plan[0].limit->limit;
-      words.Add(limit.period_ns() / kMicrosecond);
+      words.Add(limit.period_ns() / kMicrosecondNs);
       words.Add(limit.count());
       words.Add(std::min(request.plan[0].cost, limit.count() + 1));
     }
   } else {
     const Charge& charge = requests[0].plan[0];
-    words.Add(charge.limit->limit.depth_ns() / kMicrosecond);
-    words.Add(CostInterval(charge.limit->limit, charge.cost).ns / kMicrosecond);
+    words.Add(charge.limit->limit.depth_ns() / kMicrosecondNs);
+    words.Add(CostInterval(charge.limit->limit, charge.cost).ns / kMicrosecondNs);
     words.Add(requests[0].margin_ms);
   }
   return words.Finish();
@@ -397,7 +397,7 @@ absl::StatusOr<std::vector<Answer>> Scripts::ParseHits(const redisReply& reply, 
                                                        size_t hits) {
   const size_t each = form == Form::kFixedHits ? 3 : 2;
   if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 1 + each * hits) return ForeignReply();
-  constexpr int64_t kLast = kMaxInstantNs / kMicrosecond;
+  constexpr int64_t kLast = kMaxInstantNs / kMicrosecondNs;
   for (size_t i = 0; i < reply.elements; ++i) {
     if (!IsInteger(*reply.element[i])) return ForeignReply();
   }
@@ -412,14 +412,14 @@ absl::StatusOr<std::vector<Answer>> Scripts::ParseHits(const redisReply& reply, 
     // The arrival time of a bucket, or the end of a window.
     const int64_t instant = number(at + 1);
     const int64_t used = each == 3 ? number(at + 2) : 0;
-    answers[i].now_ns = number(0) * kMicrosecond;
+    answers[i].now_ns = number(0) * kMicrosecondNs;
     answers[i].allowed = number(at) == 1;
     if (instant == -1) continue;
     if (instant < 0 || instant > 2 * kLast || used < 0 || used >= int64_t{1} << 53) {
       return ForeignValue();
     }
-    constexpr int64_t kEach = kSecond / kMicrosecond;
-    answers[i].states.push_back({instant / kEach, instant % kEach * kMicrosecond, used, 0, 0, 0});
+    constexpr int64_t kEach = kSecondNs / kMicrosecondNs;
+    answers[i].states.push_back({instant / kEach, instant % kEach * kMicrosecondNs, used, 0, 0, 0});
   }
   return answers;
 }
@@ -455,8 +455,8 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request
   if (reply.type != REDIS_REPLY_ARRAY || reply.elements != expected) return ForeignReply();
   if (absl::Status status = CheckTypes(reply, plan); !status.ok()) return status;
   const auto number = [&](size_t i) { return static_cast<int64_t>(reply.element[i]->integer); };
-  if ((number(0) != 0 && number(0) != 1) || number(1) < 0 || number(1) > kMaxInstantNs / kSecond ||
-      number(2) < 0 || number(2) >= kSecond) {
+  if ((number(0) != 0 && number(0) != 1) || number(1) < 0 ||
+      number(1) > kMaxInstantNs / kSecondNs || number(2) < 0 || number(2) >= kSecondNs) {
     return ForeignReply();
   }
   for (size_t i = 3; i < expected; ++i) {
@@ -467,7 +467,7 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request
   constexpr int64_t kLastSecond = 9'223'372'035;
   Answer answer;
   answer.allowed = number(0) == 1;
-  answer.now_ns = number(1) * kSecond + number(2);
+  answer.now_ns = number(1) * kSecondNs + number(2);
   size_t at = 3;
   for (const Charge& charge : plan) {
     std::array<int64_t, 8>& state = answer.states.emplace_back();
@@ -483,8 +483,8 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request
     }
     for (size_t i = 0; i < size; ++i) state[i] = number(at + i);
     const bool is_log = IsLog(charge.limit->limit.algorithm());
-    if (state[0] > kLastSecond || state[1] >= kSecond ||
-        (is_log && (state[4] > kLastSecond || state[5] >= kSecond)) ||
+    if (state[0] > kLastSecond || state[1] >= kSecondNs ||
+        (is_log && (state[4] > kLastSecond || state[5] >= kSecondNs)) ||
         (!is_log && state[4] / 1'000'000 > kLastSecond)) {
       return ForeignValue();
     }
@@ -557,8 +557,8 @@ std::optional<CellState> Scripts::Steppable(const Charge& charge, const Answer& 
   if (limit.algorithm() != Algorithm::kSlidingLog) return CellOf(limit, state);
   // A full log: the instants at which one unit ends, and the last.
   if (charge.cost != 1 || state[2] != limit.count()) return std::nullopt;
-  return CellState{static_cast<uint64_t>(state[4] * kSecond + state[5]),
-                   static_cast<uint64_t>(state[0] * kSecond + state[1])};
+  return CellState{static_cast<uint64_t>(state[4] * kSecondNs + state[5]),
+                   static_cast<uint64_t>(state[0] * kSecondNs + state[1])};
 }
 
 Decision Scripts::StepLater(const Charge& charge, const CellState& state, int64_t now_ns) {

@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/time_units.h"
+
 namespace tidegate::redis {
 
 // A command that is being built: its encoded words, and their number.
@@ -30,9 +32,8 @@ class Words {
     Add({digits, static_cast<size_t>(end - digits)});
   }
   void AddInstant(int64_t ns) {
-    constexpr int64_t kSecond = 1'000'000'000;
-    Add(ns / kSecond);
-    Add(ns % kSecond);
+    Add(ns / kSecondNs);
+    Add(ns % kSecondNs);
   }
   // The whole command in the Redis protocol: an array of strings with their sizes.
   std::string Finish() {

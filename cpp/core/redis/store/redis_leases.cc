@@ -18,7 +18,7 @@
 namespace tidegate {
 
 // Questions without a call: for more units, or to give some back. They are sent once: what they
-// tell must not be heard twice. A server that does not have the script has not heard them.
+// report must not be heard twice. A server that does not have the script has not heard them.
 class RedisStore::LeaseQuestion final : public redis::Caller {
  public:
   struct Last {

@@ -155,9 +155,8 @@ class PlanSlot:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for lease, decision in self._left():
-            lease.limiter._release(lease.key, lease.cost, decision)
-            lease.limiter._room.wake_first(lease.key)
+        for _, lease in self._left():
+            lease.give_back()
 
     async def __aenter__(self) -> PlanSlot:
         return self._entered(await self._plan.acquire_async(self._keys, self._costs, self._timeout))
@@ -172,10 +171,15 @@ class PlanSlot:
         if loops is None:
             self.__exit__(exc_type, exc, traceback)
             return
-        for lease, decision in self._left():
-            limiter: Any = lease.limiter
-            await loops.run(limiter, loops.RELEASE, lease.key, lease.cost, decision)
-            limiter._room.wake_first(lease.key)
+        begun: list[tuple[Lease, Any]] = [
+            (lease, loops.begin(limiter, loops.RELEASE, lease.key, lease.cost, lease.decision))
+            for limiter, lease in self._left()
+        ]
+        # All have begun: if the task is cancelled now, all places are given back.
+        for lease, released in begun:
+            if released is not None:
+                await released
+            lease.limiter._room.wake_first(lease.key)
 
     def _entered(self, decision: Decision) -> PlanSlot:
         if not decision.allowed:
@@ -191,14 +195,13 @@ class PlanSlot:
             owner._extender.hold(lease)
         return self
 
-    def _left(self) -> list[tuple[Lease, Decision]]:
-        """The leases to give back, of the first entry that was not left, and their decisions."""
+    def _left(self) -> list[tuple[Any, Lease]]:
+        """The leases to give back, of the first entry that was not left, and their limiters."""
         try:
             leases = self._held.pop(0)
         except IndexError:
             return []
-        found = [(lease, limiter._extender.leave(lease)) for limiter, lease in leases]
-        return [(lease, decision) for lease, decision in found if decision is not None]
+        return [each for each in leases if each[0]._extender.leave(each[1]) is not None]
 
 
 class Acquired:

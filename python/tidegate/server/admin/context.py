@@ -120,7 +120,7 @@ class Admin:
         """Changes the rules, and follows the change. Returns what its write returns.
 
         `propose` is called with the rules of the tables and returns what writes the change. Both
-        happens before the database is locked, and once more if somebody else changes the rules
+        happen before the database is locked, and once more if somebody else changes the rules
         until then. Raises what `propose` raises, ProblemError unless the rules in force come from
         the database, and RulesError if those of the tables are not accepted.
         """

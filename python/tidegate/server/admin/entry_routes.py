@@ -30,6 +30,7 @@ ListName = Literal["allow", "block"]
 _MOST_ENTRIES = 10_000
 # The bits of the widest networks that a provider or a company has.
 _NARROW = {4: 8, 6: 19}
+_MAPPED = 96
 _ENTRY = {"id": "abuse", "user": "42", "reason": "scrapes"}
 _COST = {"endpoints": ["/search/**"], "cost": 10}
 AnEntry = Annotated[dict[str, Any], Body(examples=[_ENTRY])]
@@ -120,7 +121,7 @@ def replace_costs(
 def _is_for_everybody(entry: dict[str, Any]) -> bool:
     """Whether no condition of the entry tells callers or endpoints apart."""
     asked = {name for name, value in entry.items() if value not in (None, "", [], {})}
-    asked -= {"id", "reason", "begin", "until", "method", "methods"}
+    asked -= {"id", "reason", "from", "begin", "until", "method", "methods"}
     for name in ("endpoint", "endpoints"):
         if any(each in ("**", "/**") for each in _listed(entry.get(name))):
             asked.discard(name)
@@ -139,6 +140,10 @@ def _is_wide(text: Any) -> bool:
         network = ipaddress.ip_network(str(text), strict=False)
     except ValueError:  # the rules say what is wrong with it
         return False
+    # The rules take addresses of IPv4 for those that are mapped to IPv6.
+    mapped = network.version == 6 and network.network_address.ipv4_mapped is not None
+    if mapped and network.prefixlen >= _MAPPED:
+        return network.prefixlen - _MAPPED < _NARROW[4]
     return network.prefixlen < _NARROW[network.version]
 
 

@@ -84,9 +84,9 @@ def rate_limit(
     are charged (GET includes HEAD), all by default. `on_no_key`, `headers` and `retry_jitter` are
     those of tidegate.asgi.RateLimitMiddleware, the other options those of tidegate.Limiter.
 
-    A request above the limit waits up to `wait` seconds for its turn before it is refused, in the
-    order of coming for each key; at once if that would be in vain. Several limits of one route wait
-    together, for as long as the longest `wait` says.
+    A request above the limit waits up to `wait` seconds for its turn, in the order in which the
+    requests of its key came, and is refused if that does not come in time; it is refused at once if
+    no wait up to then helps. Several limits of one route wait together, up to the longest `wait`.
 
     `cost_after` is a function of the request and of the route's return value, or of the exception
     that the route raised, and returns the actual cost. If that is more than `cost`, which was

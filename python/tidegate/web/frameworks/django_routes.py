@@ -6,7 +6,6 @@ import functools
 import re
 from typing import TYPE_CHECKING
 
-from django.contrib.admindocs import utils
 from django.urls import Resolver404, resolve
 
 from tidegate.web.request_access import path_of
@@ -44,6 +43,8 @@ def route_path(request: HttpRequest) -> str:
 @functools.lru_cache(maxsize=4096)  # a project has as many routes as it has, whatever clients send
 def _as_pattern(route: str) -> str:
     if "^" in route or "$" in route or "(" in route:  # of re_path()
+        from django.contrib.admindocs import utils  # imports docutils where it is installed
+
         route = utils.remove_non_capturing_groups(route)
         route = utils.replace_named_groups(route)
         route = utils.replace_unnamed_groups(route)

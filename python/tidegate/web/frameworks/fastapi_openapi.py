@@ -11,8 +11,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate.web.headers import check_families
-
 if TYPE_CHECKING:
     from tidegate.web.request_limiter import RequestLimiter
 
@@ -66,7 +64,7 @@ def _refusal(limiters: Sequence[RequestLimiter]) -> dict[str, Any]:
     body is unknown and not described."""
     headers: dict[str, Any] = {"Retry-After": {"description": "Seconds to wait", **_INTEGER}}
     for family, fields in _HEADERS.items():
-        if any(family in check_families(limiter.headers) for limiter in limiters):
+        if any(family in limiter.headers for limiter in limiters):
             headers.update(fields)
     refusal: dict[str, Any] = {"description": "Too Many Requests", "headers": headers}
     if all(limiter.hooks.on_refused is None for limiter in limiters):

@@ -141,6 +141,8 @@ class LimitedApp:
             return None
         if self._is_left_out(request.endpoint) or rules.exempts(request, request.method):
             return None
+        if self._is_exempt_path(request):
+            return None
         return self._charge(None, [], request, None, rules)
 
     def _is_exempt_path(self, request: flask.Request) -> bool:
@@ -148,7 +150,7 @@ class LimitedApp:
         paths = self._settings.exempt_paths
         if paths is None or not paths(request):
             return False
-        return self._by_rules is None or self._by_rules.exempts(request, "")
+        return self._by_rules is None or self._by_rules.exempts(request)
 
     def _applies_to(self, request: flask.Request) -> bool:
         return bool(

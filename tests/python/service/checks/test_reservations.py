@@ -80,6 +80,8 @@ def test_an_extension_reserves_more_or_is_refused() -> None:
     status, answer = post(service, "extend", {"reservation": first, "cost": 400})
     assert (status, answer["allowed"], left(service)) == (200, True, 500)
     second = answer["reservation"]
+    assert post(service, "extend", {"reservation": first, "cost": 1})[1]["allowed"]
+    assert left(service) == 499, "one that is sent again reserves again"
     status, answer = post(service, "extend", {"reservation": second, "cost": 501})
     assert (status, answer["allowed"], answer["reservation"]) == (200, False, None)
     # A token from before the extension settles all of it.
@@ -200,7 +202,8 @@ def test_grpc_has_the_same_calls() -> None:
     code, said, _ = service.grpc("Commit", token + wire.number(2, 121))
     assert (code, "settled before, at 120 units" in said) == (FAILED_PRECONDITION, True)
     other = wire.text(1, grpc(service, "Reserve", wire.request({"user": "42"}, cost=7))[2][0])
-    assert 2 not in grpc(service, "Release", other)
+    # Field 2 of a Release is one that this version does not know.
+    assert 2 not in grpc(service, "Release", other + wire.text(2, "later"))
     service.clock.advance(61)
     assert service.grpc("Release", other)[0] == NOT_FOUND
     code, said, _ = service.grpc("Reserve", wire.text(3, wire.number(1, -1)))
@@ -243,6 +246,13 @@ def test_a_store_that_does_not_answer_may_be_asked_again() -> None:
     status, answer = post(service, "reserve", {**USER, "cost": 5})
     assert (status, answer["allowed"], answer["degraded"]) == (200, True, True)
     assert answer["reservation"] is None
+    token = {"reservation": reserved(Service(RULES, clock=None), cost=5)}
+    for what, cost, expected in (
+        ("commit", 7, "the same call again, which is made once"),
+        ("extend", 7, "a commit, which settles the reservation in both cases"),
+    ):
+        status, problem = post(service, what, {**token, "cost": cost})
+        assert (status, expected in problem["detail"]) == (503, True)
     refund = wire.request({"user": "42"}) + wire.text(4, "job 7")
     code, said, _ = service.grpc("Refund", refund)
     assert (code, "expected the same call again" in said) == (UNAVAILABLE, True)

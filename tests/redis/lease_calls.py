@@ -1,0 +1,48 @@
+"""Calls of leased limiters that several tests make."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import tidegate as tg
+    from redis_server import RedisServer
+
+
+def scripts(server: RedisServer) -> int:
+    """How many scripts the server has run."""
+    calls = server.calls()
+    return calls.get("evalsha", 0) + calls.get("eval", 0)
+
+
+def warm(limiter: tg.Limiter, key: str = "k", held: int = 40) -> int:
+    """Hits the key until so many units are held. Returns how many calls that took."""
+    for i in range(1, 400):
+        if limiter.hit(key).leased and limiter.stats().held_units >= held:
+            return i
+    raise AssertionError("no call was decided by leases")
+
+
+def check_script_and_core_alike(nodes: Sequence[tg.Limiter], seed: str, charge: int) -> None:
+    """Makes all kinds of calls; a script that leases differently from the core is an error."""
+    chance = random.Random(seed)
+    for _ in range(1500):
+        limiter, action = chance.choice(nodes), chance.random()
+        if action < 0.8:
+            limiter.hit("k", chance.choice((1, 1, 2, 5)))
+        elif action < 0.86:
+            limiter.peek("k")
+        elif action < 0.92:
+            limiter.refund("k", chance.choice((1, 3)))
+        elif action < 0.95:
+            limiter.charge("k", chance.choice((1, charge)))
+        elif action < 0.98:
+            limiter.charge_up_to("k", 20)
+        else:
+            limiter.reset("k")
+    for each in nodes:
+        stats = each.stats()
+        assert (stats.degraded, stats.errors, stats.script_errors) == (0, 0, 0)
