@@ -234,6 +234,9 @@ class RedisStore(Store):
     def command(self, words: Sequence[str | bytes], timeout: float = 1.0) -> Any:
         """Returns the reply as str, int, None and lists; an error or no reply: StorageError."""
     def _forget_refusals(self) -> None: ...
+    @property
+    def _leases(self) -> bool: ...
+    def _lease_of(self, limit: Limit) -> tuple[float, str]: ...
 
 class Limiter:
     """The base class of tidegate.Limiter; see there for keys, costs and errors."""

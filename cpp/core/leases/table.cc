@@ -23,6 +23,26 @@ constexpr int64_t kSweepNs = 2'000'000;
 // As long as a refusal by a window holds at most: units that others hold may come back.
 constexpr int64_t kLongestHoldNs = 1'000'000'000;
 
+// Why no limit of the algorithm is leased; empty if limits are.
+std::string_view WhyStrict(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kTokenBucket:
+    case Algorithm::kFixedWindow:
+    case Algorithm::kSlidingWindow:
+      return "";
+    case Algorithm::kLeakyBucket:
+      // The bucket stays as full as what is out, so the queue would be that long.
+      return "the calls of all processes wait in one queue, which leases would lengthen";
+    case Algorithm::kSlidingLog:
+      return "a log keeps the instant of each call";
+    case Algorithm::kConcurrency:
+      return "each place is given back by itself";
+    case Algorithm::kQuota:
+      return "units of a process that died would stay charged until the period ends";
+  }
+  return "its algorithm is not leased";
+}
+
 }  // namespace
 
 int64_t LeaseNowNs() {
@@ -44,8 +64,8 @@ std::shared_ptr<const Leasing> Leasing::Of(const BoundLimit& bound, int64_t long
     return nullptr;
   };
   const bool is_window = IsWindow(limit.algorithm());
-  if (limit.algorithm() != Algorithm::kTokenBucket && !is_window) {
-    return strict("only token buckets and windows are leased");
+  if (const std::string_view reason = WhyStrict(limit.algorithm()); !reason.empty()) {
+    return strict(std::string(reason));
   }
   if (limit.shadow()) return strict("a limit in shadow is not leased");
   if (limit.spec().oversize_owes) {
@@ -400,7 +420,7 @@ std::vector<std::shared_ptr<const Asking>> Table::GiveUpAll() {
 void Table::AddTo(StoreStats* stats) {
   stats->leased = decided_.load();
   stats->lease_questions = questions_.load();
-  stats->held_units = Held();
+  AddHeldTo(stats);
   // What other threads do meanwhile makes the difference inexact, but it never falls.
   const int64_t over = granted_.load() - spent_.load() - given_back_.load() - stats->held_units;
   int64_t wasted = wasted_.load();
@@ -409,16 +429,18 @@ void Table::AddTo(StoreStats* stats) {
   stats->wasted_units = std::max(wasted, over);
 }
 
-int64_t Table::Held() {
-  int64_t held = 0;
+void Table::AddHeldTo(StoreStats* stats) {
   const int64_t now_ns = LeaseNowNs();
   for (const auto& set : sets_) {
     absl::MutexLock lock(&set->mu);
     for (const Entry& entry : set->entries) {
-      if (entry.leasing != nullptr) held += entry.keeper->holding().Held(now_ns);
+      if (entry.leasing == nullptr) continue;
+      const int64_t held = entry.keeper->holding().Held(now_ns);
+      stats->held_units += held;
+      stats->held_keys += held > 0;
+      stats->dry_keys += held == 0 && now_ns < entry.keeper->hold_ns();
     }
   }
-  return held;
 }
 
 }  // namespace tidegate::leases

@@ -112,8 +112,6 @@ class Table {
 
   // Fills in what the counters of a store say of leases.
   void AddTo(StoreStats* stats);
-  // The units that may still be spent.
-  int64_t Held();
 
  private:
   static constexpr size_t kSets = 1024;
@@ -153,6 +151,8 @@ class Table {
   bool WasSeen(const Fingerprint& print, int64_t now_ns, int64_t length_ns);
   void GiveUp(Entry& entry);
   void TellLater(const Entry& entry, const std::array<Report, 2>& reports);
+  // Fills in what the places hold.
+  void AddHeldTo(StoreStats* stats);
   // Gives back what is left of leases of windows in some of the sets, if that is due.
   void Sweep();
   // Has TakeGivenUp() be called, outside of the locks, if it is.

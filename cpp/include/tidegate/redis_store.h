@@ -196,6 +196,12 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // Asks Redis even if the breaker is open.
   absl::Status Ping() override;
 
+  // Whether RedisOptions::lease is set.
+  bool leases() const { return leases_ != nullptr; }
+  // For how long units of `limit` are leased at most; zero, and in `why` the reason, if Redis is
+  // asked for each call.
+  absl::Duration LeaseOf(const Limit& limit, std::string* why) const;
+
   // Whether RedisOptions::client_clock is set.
   bool reads_clock() const override { return options_.client_clock; }
   bool spans_hosts() const override { return true; }

@@ -104,6 +104,8 @@ struct StoreStats {
   int64_t lease_questions = 0;  // that asked it for units
   int64_t held_units = 0;       // that may still be spent
   int64_t wasted_units = 0;     // that were neither spent nor given back before their leases ended
+  int64_t held_keys = 0;        // of which units may still be spent
+  int64_t dry_keys = 0;         // of which none may, and of which calls are refused without asking
   int64_t breaker_opened = 0;   // how often the breaker opened
   bool breaker_open = false;
   int64_t keys = 0;          // cells in use, idle ones included until reclaimed

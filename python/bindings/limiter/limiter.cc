@@ -156,8 +156,8 @@ py::dict DictOf(const LimiterStats& stats) {
       py::arg("script_errors") = store.script_errors,
       py::arg("denied_locally") = store.denied_locally, py::arg("leased") = store.leased,
       py::arg("lease_questions") = store.lease_questions, py::arg("held_units") = store.held_units,
-      py::arg("wasted_units") = store.wasted_units,
-      py::arg("breaker_opened") = store.breaker_opened,
+      py::arg("wasted_units") = store.wasted_units, py::arg("held_keys") = store.held_keys,
+      py::arg("dry_keys") = store.dry_keys, py::arg("breaker_opened") = store.breaker_opened,
       py::arg("breaker_open") = store.breaker_open);
 }
 

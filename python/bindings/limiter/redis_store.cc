@@ -172,6 +172,15 @@ void RegisterRedisStore(py::module_& m) {
   py::class_<RedisStore, Store, std::shared_ptr<RedisStore>>(m, "RedisStore", py::dynamic_attr())
       .def(py::init(&Make))
       .def("command", &Command, py::arg("words"), py::arg("timeout") = 1.0)
+      .def_property_readonly("_leases", &RedisStore::leases)
+      .def(
+          "_lease_of",
+          [](const RedisStore& store, const Limit& limit) {
+            std::string why;
+            const absl::Duration lease = store.LeaseOf(limit, &why);
+            return std::make_pair(absl::ToDoubleSeconds(lease), why);
+          },
+          py::arg("limit"))
       .def("_forget_refusals", &RedisStore::ForgetRefusals);
 }
 

@@ -36,6 +36,18 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--prefix", help="the prefix of the limiters (default: tg, and a warning if it is in use)"
     )
     doctor.add_argument(
+        "--limit",
+        dest="limits",
+        metavar="LIMIT",
+        action="append",
+        default=[],
+        help="with mode=leased in the URI, say whether this limit is leased, and if not, why; may "
+        "be given several times",
+    )
+    doctor.add_argument(
+        "--algorithm", default="token-bucket", help="of the limits (default: %(default)s)"
+    )
+    doctor.add_argument(
         "--samples", type=int, default=200, help="calls to measure (default: %(default)s)"
     )
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
@@ -46,8 +58,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.samples <= 100_000:
         raise ConfigurationError(f"--samples {arguments.samples}; expected 1 to 100000")
     from tidegate.cli.doctor_checks import examine
+    from tidegate.limiter.limit import as_limits
 
-    report = examine(arguments.storage, prefix=arguments.prefix, samples=arguments.samples)
+    limits = as_limits(arguments.limits, arguments.algorithm) if arguments.limits else []
+    report = examine(
+        arguments.storage, prefix=arguments.prefix, samples=arguments.samples, limits=limits
+    )
     if arguments.json:
         print(report.as_json())
     else:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from tidegate import _core
 from tidegate._errors import ConfigurationError, StorageError
-from tidegate.cli import doctor_server_info
+from tidegate.cli import doctor_leases, doctor_server_info
 from tidegate.cli.doctor_report import UNUSABLE, Report, in_words
 from tidegate.limiter.limit import Limit
 from tidegate.limiter.limiter import Limiter
@@ -20,7 +20,7 @@ from tidegate.limiter.storage.uri import open_store, without_password
 from tidegate.types import Algorithm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 __all__ = ["examine"]
@@ -62,13 +62,21 @@ _PLAN: tuple[tuple[str, Algorithm], ...] = tuple(
 _FAST: tuple[tuple[str, Algorithm], ...] = (("1000000/second", "token-bucket"),)
 
 
-def examine(storage: str, *, prefix: str | None = None, samples: int = 200) -> Report:
+def examine(
+    storage: str,
+    *,
+    prefix: str | None = None,
+    samples: int = 200,
+    limits: Sequence[Limit] = (),
+) -> Report:
     """Examines the Redis that `storage` names, for limiters of the prefix; None: the default one.
 
+    Of `limits` it says which are leased.
     Raises ConfigurationError for an invalid URI; a fault of the server is a finding.
     """
     examination = _Examination(storage, prefix, samples)
     examination.run()
+    doctor_leases.leases(examination.report, storage, limits)
     return examination.report
 
 

@@ -11,6 +11,7 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.base import BaseLimiter
 from tidegate.limiter.clock import ManualClock, extender_by
 from tidegate.limiter.debt import WriteOffs
+from tidegate.limiter.leasing import leasing_of
 from tidegate.limiter.limit import as_limits, distinct
 from tidegate.limiter.reserves_by_key import ReservesByKey
 from tidegate.limiter.storage.arguments import explains_arguments
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
     from tidegate.limiter.clock import ClockLike
+    from tidegate.limiter.leasing import Leasing
     from tidegate.limiter.limit import LimitLike
     from tidegate.limiter.loops import AsyncBridge
     from tidegate.limiter.quotas.status import QuotaStatus
@@ -92,6 +94,11 @@ class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
     def limits(self) -> tuple[Limit, ...]:
         """The limits of its plan."""
         return self._limits
+
+    @property
+    def leasing(self) -> tuple[Leasing, ...]:
+        """How each of its limits is leased (``mode=leased``), and if it is not, why."""
+        return leasing_of(self._storage, self._limits)
 
     async def hit_async(self, key: Key, cost: int = 1) -> Decision:
         """Like hit(), without blocking the event loop.

@@ -11,6 +11,8 @@ from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.base import BaseLimiter
 from tidegate.limiter.clock import extender_by
 from tidegate.limiter.debt import WriteOffs
+from tidegate.limiter.explanation import ConsideredRule, Explanation, RuleStats
+from tidegate.limiter.leasing import leasing_of
 from tidegate.limiter.reservation import Reserves, Reserving
 from tidegate.limiter.reservation_token import identity
 from tidegate.limiter.reserved_request import Reserved
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from tidegate._core import Decision, Limit
+    from tidegate._core import Decision
     from tidegate.limiter.clock import ClockLike
     from tidegate.limiter.quotas.status import QuotaStatus
     from tidegate.limiter.reservation import OnExit, Reservation
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
         def attach(self, limiter: RuleLimiter) -> None: ...
 
 
-__all__ = ["ConsideredRule", "Explanation", "RuleLimiter", "RuleStats", "compiled"]
+__all__ = ["RuleLimiter", "compiled"]
 
 log = logging.getLogger("tidegate")
 
@@ -346,18 +348,24 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
     def explain(self, *, cost: int = 1, **attributes: Attribute) -> Explanation:
         """Why each rule applies to such a request or does not, and the state of those that do.
 
-        A list of ConsideredRule that also says what the request costs, and its priority. Charges
-        nothing. Asks the store as peek() does.
+        A list of ConsideredRule that also says what the request costs, and its priority, and which
+        limits are leased. Charges nothing. Asks the store as peek() does.
         """
         attributes = self._with_tier(attributes)
         outcomes: dict[str | None, list[Decision]] = {}
         for outcome in self._peek(cost=cost, **attributes).outcomes:
             outcomes.setdefault(outcome.rule, []).append(outcome)
         considered = []
-        for rule, applies, why, key, limits in self._explain(attributes):
+        explained = self._explain(attributes)
+        # The limits of all rules that apply are one plan.
+        leasing = iter(leasing_of(self._storage, [limit for *_, all in explained for limit in all]))
+        for rule, applies, why, key, limits in explained:
             states = [*outcomes.get(rule, []), *[None] * len(limits)][: len(limits)]
             shown = None if key is None else key.decode("utf-8", "backslashreplace")
-            considered.append(ConsideredRule(rule, applies, why, shown, tuple(limits), states))
+            leased = tuple(next(leasing) for _ in limits)
+            considered.append(
+                ConsideredRule(rule, applies, why, shown, tuple(limits), states, leased)
+            )
         listed, _, units, priority = self._match(attributes)
         return Explanation(considered, 0 if listed is not None else cost * units, priority)
 
@@ -515,75 +523,6 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
 
 # Inherited, they would take a detour with each call.
 RuleLimiter._add_fast_methods(RuleLimiter)
-
-
-class RuleStats:
-    """The counters of one rule."""
-
-    __slots__ = ("allowed", "refused", "refused_in_shadow")
-
-    def __init__(self, allowed: int, refused: int, refused_in_shadow: int) -> None:
-        self.allowed = allowed
-        """Requests that it applied to and that passed."""
-        self.refused = refused
-        """Requests that it refused."""
-        self.refused_in_shadow = refused_in_shadow
-        """Requests that it would have refused, were it not in shadow."""
-
-    def __repr__(self) -> str:
-        return (
-            f"RuleStats(allowed={self.allowed}, refused={self.refused}, "
-            f"refused_in_shadow={self.refused_in_shadow})"
-        )
-
-
-class Explanation(list["ConsideredRule"]):
-    """Every rule, as explain() saw it, and what the request is to them."""
-
-    __slots__ = ("cost", "priority")
-
-    def __init__(self, rules: Iterable[ConsideredRule], cost: int, priority: str) -> None:
-        super().__init__(rules)
-        self.cost = cost
-        """The cost without load; 0 if an entry of `allow` or `block` decides. Rules that
-        count requests are charged 1."""
-        self.priority = priority
-        """``critical``, ``normal`` or ``background``; ``normal`` if such an entry decides."""
-
-    def __repr__(self) -> str:
-        return f"<cost {self.cost}, {self.priority}: {super().__repr__()}>"
-
-
-class ConsideredRule:
-    """One rule, as explain() saw it."""
-
-    __slots__ = ("applies", "key", "limits", "rule", "states", "why")
-
-    def __init__(
-        self,
-        rule: str,
-        applies: bool,
-        why: str,
-        key: str | None,
-        limits: tuple[Limit, ...],
-        states: list[Decision | None],
-    ) -> None:
-        self.rule = rule
-        """The id of the rule."""
-        self.applies = applies
-        self.why = why
-        """Why it does not apply; for one that applies, a remark, such as an override of the key."""
-        self.key = key
-        """The text under which the rule counts the request; None if the rule does not apply."""
-        self.limits = limits
-        """The rule's limits for the request; none if it does not apply or is unlimited."""
-        self.states = states
-        """The decision that each of `limits` would make now."""
-
-    def __repr__(self) -> str:
-        verdict = "applies" if self.applies else "does not apply"
-        why = f": {self.why}" if self.why else ""
-        return f"<{self.rule} {verdict}{why}>"
 
 
 def compiled(rules: RuleSet) -> _core.RuleSet:

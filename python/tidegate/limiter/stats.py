@@ -47,3 +47,8 @@ class Stats(NamedTuple):
     """Units that were leased and may still be spent."""
     wasted_units: int = 0
     """Units whose leases ended before they were spent or given back."""
+    held_keys: int = 0
+    """Keys of which this process holds leased units."""
+    dry_keys: int = 0
+    """Keys of which it holds none, and of which it refuses calls without asking Redis, which had
+    next to nothing left."""

@@ -193,6 +193,12 @@ def _of_store(
     return Metric(name, dotted, unit, is_counter, text, ("store",), samples)
 
 
+def _lease_keys(readings: Readings) -> Iterator[Sample]:
+    for each in readings.stores:
+        yield (each.name, "held"), each.stats.held_keys
+        yield (each.name, "dry"), each.stats.dry_keys
+
+
 METRICS = (
     Metric(
         "decisions",
@@ -270,6 +276,15 @@ METRICS = (
         "Units that were leased and may still be spent.",
         "held_units",
         is_counter=False,
+    ),
+    Metric(
+        "lease_keys",
+        "store.lease_keys",
+        "{key}",
+        False,
+        "Keys of which units are held, and keys refused without asking, since Redis had none.",
+        ("store", "state"),
+        _lease_keys,
     ),
     _of_store(
         "lease_wasted_units",

@@ -74,6 +74,7 @@ def test_names_units_and_types(reader, provider):
         "tidegate.store.leased": ("{decision}", Sum),
         "tidegate.store.lease_questions": ("{call}", Sum),
         "tidegate.store.lease_held_units": ("{unit}", Gauge),
+        "tidegate.store.lease_keys": ("{key}", Gauge),
         "tidegate.store.lease_wasted_units": ("{unit}", Sum),
         "tidegate.breaker.opened": ("{event}", Sum),
         "tidegate.breaker.open": ("1", Gauge),

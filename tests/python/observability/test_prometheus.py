@@ -97,7 +97,7 @@ def test_a_service_under_uvicorn():
     timed = [of(samples, "tidegate_decision_seconds_count", limiter=f"tg:seen-{x}") for x in "abc"]
     assert timed == [5, None, 5]
     labels = {label for _, labels in samples for label, _ in labels}
-    assert labels == {"limiter", "outcome", "rule", "store", "le"}
+    assert labels == {"limiter", "outcome", "rule", "store", "state", "le"}
     assert "127.0.0.1" not in str(samples)
 
 
@@ -149,6 +149,7 @@ def test_names_and_types():
         "tidegate_leased": "counter",
         "tidegate_lease_questions": "counter",
         "tidegate_lease_held_units": "gauge",
+        "tidegate_lease_keys": "gauge",
         "tidegate_lease_wasted_units": "counter",
         "tidegate_breaker_opened": "counter",
         "tidegate_breaker_open": "gauge",

@@ -89,6 +89,16 @@ class RedisStore::LeaseQuestion final : public redis::Caller {
   const std::string command_;
 };
 
+absl::Duration RedisStore::LeaseOf(const Limit& limit, std::string* why) const {
+  if (leases_ == nullptr) {
+    *why = "the storage has no mode=leased";
+    return absl::ZeroDuration();
+  }
+  const auto leasing =
+      leases::Leasing::Of({limit, "", {}, nullptr}, absl::ToInt64Nanoseconds(options_.lease), why);
+  return leasing == nullptr ? absl::ZeroDuration() : absl::Nanoseconds(leasing->length_ns);
+}
+
 bool RedisStore::IsLeased(absl::Span<const Charge> plan) const {
   return leases_ != nullptr && std::all_of(plan.begin(), plan.end(), [](const Charge& charge) {
            return charge.limit->leasing != nullptr;

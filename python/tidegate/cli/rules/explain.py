@@ -6,6 +6,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+from tidegate import _core
 from tidegate._errors import ConfigurationError
 from tidegate.cli.explain import span
 from tidegate.limiter.rule_limiter import RuleLimiter
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tidegate._core import Decision, Limit
-    from tidegate.limiter.rule_limiter import ConsideredRule, Explanation
+    from tidegate.limiter.explanation import ConsideredRule, Explanation
 
 __all__ = ["explain"]
 
@@ -43,11 +44,15 @@ def explain(
     if decision.degraded:
         print("tidegate: the server does not answer", file=sys.stderr)
         return 1
+    store = limiter.storage
+    is_leased = isinstance(store, _core.RedisStore) and store._leases
     by = {rule.id: rule.by for rule in rules.rules}
     if rules.default is not None:
         by[rules.default.id] = rules.default.by
     for each in considered:
-        for line in _lines_on(each, by.get(each.rule, []), has_states=storage is not None):
+        for line in _lines_on(
+            each, by.get(each.rule, []), has_states=storage is not None, is_leased=is_leased
+        ):
             print(line)
     print()
     print(_outcome(decision))
@@ -65,16 +70,20 @@ def _costs(considered: Explanation, cost: int) -> str:
     return f"It costs {units}{times}, and its priority is {considered.priority}."
 
 
-def _lines_on(rule: ConsideredRule, by: list[str], *, has_states: bool) -> Iterator[str]:
+def _lines_on(
+    rule: ConsideredRule, by: list[str], *, has_states: bool, is_leased: bool
+) -> Iterator[str]:
     if not rule.applies:
         yield f"- {rule.rule} does not apply: {rule.why}"
         return
     yield f"+ {rule.rule} applies" + (f": {rule.why}" if rule.why else "")
     yield f"    counts by {' + '.join(by)}, key {rule.key!r}" if by else "    counts all requests"
-    for limit, state in zip(rule.limits, rule.states):
+    for limit, state, leasing in zip(rule.limits, rule.states, rule.leasing):
         yield f"    {limit} ({limit.algorithm}{', in shadow' if limit.shadow else ''})" + _state(
             limit, state if has_states else None
         )
+        if is_leased:
+            yield f"        {leasing}"
     if not rule.limits:
         yield "    unlimited"
 

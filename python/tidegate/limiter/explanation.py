@@ -1,0 +1,84 @@
+"""What explain() and rule_stats() of a rule limiter tell."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tidegate._core import Decision, Limit
+    from tidegate.limiter.leasing import Leasing
+
+__all__ = ["ConsideredRule", "Explanation", "RuleStats"]
+
+
+class RuleStats:
+    """The counters of one rule."""
+
+    __slots__ = ("allowed", "refused", "refused_in_shadow")
+
+    def __init__(self, allowed: int, refused: int, refused_in_shadow: int) -> None:
+        self.allowed = allowed
+        """Requests that it applied to and that passed."""
+        self.refused = refused
+        """Requests that it refused."""
+        self.refused_in_shadow = refused_in_shadow
+        """Requests that it would have refused, were it not in shadow."""
+
+    def __repr__(self) -> str:
+        return (
+            f"RuleStats(allowed={self.allowed}, refused={self.refused}, "
+            f"refused_in_shadow={self.refused_in_shadow})"
+        )
+
+
+class Explanation(list["ConsideredRule"]):
+    """Every rule, as explain() saw it, and what the request is to them."""
+
+    __slots__ = ("cost", "priority")
+
+    def __init__(self, rules: Iterable[ConsideredRule], cost: int, priority: str) -> None:
+        super().__init__(rules)
+        self.cost = cost
+        """The cost without load; 0 if an entry of `allow` or `block` decides. Rules that
+        count requests are charged 1."""
+        self.priority = priority
+        """``critical``, ``normal`` or ``background``; ``normal`` if such an entry decides."""
+
+    def __repr__(self) -> str:
+        return f"<cost {self.cost}, {self.priority}: {super().__repr__()}>"
+
+
+class ConsideredRule:
+    """One rule, as explain() saw it."""
+
+    __slots__ = ("applies", "key", "leasing", "limits", "rule", "states", "why")
+
+    def __init__(
+        self,
+        rule: str,
+        applies: bool,
+        why: str,
+        key: str | None,
+        limits: tuple[Limit, ...],
+        states: list[Decision | None],
+        leasing: tuple[Leasing, ...],
+    ) -> None:
+        self.rule = rule
+        """The id of the rule."""
+        self.applies = applies
+        self.why = why
+        """Why it does not apply; for one that applies, a remark, such as an override of the key."""
+        self.key = key
+        """The text under which the rule counts the request; None if the rule does not apply."""
+        self.limits = limits
+        """The rule's limits for the request; none if it does not apply or is unlimited."""
+        self.states = states
+        """The decision that each of `limits` would make now."""
+        self.leasing = leasing
+        """How each of `limits` is leased, beside the other limits of the request."""
+
+    def __repr__(self) -> str:
+        verdict = "applies" if self.applies else "does not apply"
+        why = f": {self.why}" if self.why else ""
+        return f"<{self.rule} {verdict}{why}>"
