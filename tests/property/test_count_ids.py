@@ -93,6 +93,36 @@ def test_the_wait_after_a_change_is_exact(
 
 
 @given(
+    algorithm=st.sampled_from(("token-bucket", "leaky-bucket")),
+    before=st.integers(1, 5_000_000),
+    after=st.integers(1, 5_000_000),
+    period_ns=st.integers(1, 10**9),
+    burst=st.integers(1, 10_000),
+    data=st.data(),
+)
+def test_the_wait_after_any_change_of_a_bucket_is_exact(
+    algorithm: str, before: int, after: int, period_ns: int, burst: int, data: st.DataObject
+) -> None:
+    clock = tg.ManualClock(NOW)
+    old, new = (
+        tg.Limit(f"{count}/{period_ns} ns burst {burst}", algorithm=algorithm, id="api")
+        for count in (before, after)
+    )
+    storage = tg.Limiter(old, clock=clock).storage
+    first, second = (tg.Limiter(limit, storage=storage, clock=clock) for limit in (old, new))
+    first.hit("k", data.draw(st.integers(1, burst), label="used"))
+    clock.advance_ns(data.draw(st.integers(0, burst * period_ns // before), label="pause"))
+    cost = data.draw(st.integers(1, burst), label="cost")
+    decision = second.hit("k", cost)
+    if decision.allowed:
+        return
+    clock.advance_ns(round(decision.retry_after * 1e9) - 1)
+    assert not second.peek("k", cost)
+    clock.advance_ns(1)
+    assert second.peek("k", cost)
+
+
+@given(
     algorithm=st.sampled_from(ALGORITHMS),
     calls=st.lists(st.tuples(COUNTS, st.integers(1, 5), st.integers(0, 20_000)), max_size=40),
 )

@@ -104,11 +104,11 @@ __attribute__((noinline)) Decision StepKept(const Limit& limit, const CellState&
   d.limit = &limit;
   const Kept kept = ReadSettled(limit, state, now_ns, &d.behind, next);
   uint128 used = UsedParts(limit, kept);
-  // The time in which so many parts come back at the other number's rate.
+  // The time until no more than `parts` are used, at the other number's rate.
   constexpr int64_t kLongest = Limit::kMaxPeriodNs;
   const auto wait = [&](uint128 parts) {
-    if (parts >> 95 != 0) return kLongest;  // the product would not fit
-    const uint128 ns = (parts * divisor + Wide(kept.count) - 1) / Wide(kept.count);
+    const uint128 left = parts * divisor / kept.divisor;
+    const uint128 ns = (kept.parts - left + kept.denominator - 1) / kept.denominator;
     return Narrow(std::min(ns, Wide(kLongest)));
   };
   const uint128 asked = cost <= limit.burst() ? Wide(cost) * unit : depth + 1;
@@ -122,10 +122,10 @@ __attribute__((noinline)) Decision StepKept(const Limit& limit, const CellState&
     d.reset_after_ns = Narrow((used + denominator - 1) / denominator);
   } else {
     d.retry_after_ns =
-        cost > limit.burst() ? Decision::kNever : std::max<int64_t>(1, wait(used + asked - depth));
+        cost > limit.burst() ? Decision::kNever : std::max<int64_t>(1, wait(depth - asked));
     d.reset_after_ns = Narrow((kept.parts + kept.denominator - 1) / kept.denominator);
     const uint128 kept_units = used >= depth ? Wide(limit.burst()) : (used + unit - 1) / unit;
-    if (kept_units > 0) d.known_more_ns = wait(used - (kept_units - 1) * unit);
+    if (kept_units > 0) d.known_more_ns = wait((kept_units - 1) * unit);
   }
   d.used_ns = Narrow(std::min(used / denominator, Wide(kLongest)));
   d.used_fraction = Narrow(used % denominator);
