@@ -13,7 +13,9 @@
 from __future__ import annotations
 
 from tidegate._core import Decision, __version__
-from tidegate._errors import (
+from tidegate.limiter.base import BaseLimiter
+from tidegate.limiter.clock import ManualClock
+from tidegate.limiter.errors import (
     ArgumentTypeError,
     ConfigurationError,
     LimiterClosedError,
@@ -22,8 +24,6 @@ from tidegate._errors import (
     StorageError,
     TidegateError,
 )
-from tidegate.limiter.base import BaseLimiter
-from tidegate.limiter.clock import ManualClock
 from tidegate.limiter.limit import Limit, parse, parse_many
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.replay import replay

@@ -19,7 +19,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._core import HeaderSend
-from tidegate._errors import ConfigurationError, StorageError
+from tidegate.limiter.errors import ConfigurationError, StorageError
 from tidegate.limiter.limit import as_limits
 from tidegate.limiter.limiter import Limiter
 from tidegate.web.answers import answer_asgi

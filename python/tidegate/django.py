@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Iterable
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
-from tidegate._errors import without_extra
+from tidegate.limiter.errors import without_extra
 
 try:
     from asgiref.sync import iscoroutinefunction, markcoroutinefunction
@@ -29,7 +29,7 @@ try:
 except ImportError as error:
     raise without_extra("tidegate.django", "django", error) from None
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.storage.hints import unknown_options
 from tidegate.web.answers import to_the_end
 from tidegate.web.callables import check_synchronous

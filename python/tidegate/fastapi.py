@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Awaitable
 from types import CoroutineType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._errors import renamed, without_extra
+from tidegate.limiter.errors import renamed, without_extra
 
 try:
     from fastapi import Response
@@ -31,7 +31,7 @@ except ImportError as error:
     raise without_extra("tidegate.fastapi", "fastapi", error) from None
 
 from tidegate._core import Decision
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.web.answers import to_the_end
 from tidegate.web.configuration import following_limiter
 from tidegate.web.decisions import DECISIONS, GRANTED, binding

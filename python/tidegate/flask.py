@@ -26,7 +26,7 @@ import inspect
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
-from tidegate._errors import renamed, without_extra
+from tidegate.limiter.errors import renamed, without_extra
 
 try:
     import flask
@@ -34,8 +34,8 @@ try:
 except ImportError as error:
     raise without_extra("tidegate.flask", "flask", error) from None
 
-from tidegate import _errors
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter import errors
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limit import as_limits
 from tidegate.limiter.storage.hints import unknown_options
 from tidegate.limiter.storage.uri import open_store
@@ -109,7 +109,7 @@ def url_rule(request: flask.Request) -> str:
     return request.path if request.url_rule is None else request.url_rule.rule
 
 
-class RateLimitExceeded(_errors.RateLimitExceeded, TooManyRequests):
+class RateLimitExceeded(errors.RateLimitExceeded, TooManyRequests):
     """The exception of a refused request: a 429 with `decision`, `description` and `retry_after`.
 
     The application's error handler for this exception, for 429 or for HTTPException answers it; if

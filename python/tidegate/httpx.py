@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from tidegate._errors import without_extra
+from tidegate.limiter.errors import without_extra
 
 try:
     import anyio
@@ -18,7 +18,7 @@ try:
 except ImportError as error:
     raise without_extra("tidegate.httpx", "httpx", error) from None
 
-from tidegate._errors import ArgumentTypeError
+from tidegate.limiter.errors import ArgumentTypeError
 from tidegate.outbound.pacing import Pacing, shows_options
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from typing import Any, Callable, Union
 from uuid import UUID
 
 from tidegate._core import peer_of
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.web.addresses import (
     address_of,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate._errors import without_extra
+from tidegate.limiter.errors import without_extra
 
 try:
     from opentelemetry.metrics import (

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
-from tidegate._errors import without_extra
+from tidegate.limiter.errors import without_extra
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise without_extra("tidegate.prometheus", "prometheus", error) from None
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.web.metrics import DECISION_SECONDS, METRICS, Metric, Readings, Sources
 from tidegate.web.observers import Watch
 

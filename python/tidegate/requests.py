@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from tidegate._errors import without_extra
+from tidegate.limiter.errors import without_extra
 
 try:
     from requests.adapters import BaseAdapter, HTTPAdapter
@@ -19,7 +19,7 @@ try:
 except ImportError as error:
     raise without_extra("tidegate.requests", "requests", error) from None
 
-from tidegate._errors import ArgumentTypeError
+from tidegate.limiter.errors import ArgumentTypeError
 from tidegate.outbound.pacing import Pacing, shows_options
 
 if TYPE_CHECKING:

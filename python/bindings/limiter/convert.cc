@@ -9,7 +9,7 @@ namespace {
 
 // Borrowed for the life of the process: the module never goes away.
 PyObject* ErrorType(Error error) {
-  static PyObject* const module = py::module_::import("tidegate._errors").release().ptr();
+  static PyObject* const module = py::module_::import("tidegate.limiter.errors").release().ptr();
   const char* name = error == Error::kConfiguration  ? "ConfigurationError"
                      : error == Error::kArgumentType ? "ArgumentTypeError"
                      : error == Error::kStorage      ? "StorageError"

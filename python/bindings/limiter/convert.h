@@ -15,7 +15,7 @@ namespace tidegate::python {
 
 namespace py = pybind11;
 
-// The exceptions of tidegate._errors.
+// The exceptions of tidegate.limiter.errors.
 enum class Error { kConfiguration, kArgumentType, kClosed, kStorage };
 // Sets the Python error indicator; the caller returns nullptr or throws
 // py::error_already_set.

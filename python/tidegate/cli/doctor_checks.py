@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from tidegate import _core
-from tidegate._errors import ConfigurationError, StorageError
 from tidegate.cli import doctor_leases, doctor_server_info
 from tidegate.cli.doctor_report import UNUSABLE, Report, in_words
+from tidegate.limiter.errors import ConfigurationError, StorageError
 from tidegate.limiter.limit import Limit
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.storage.options import read_number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidegate._core import RedisStore
-from tidegate._errors import StorageError
+from tidegate.limiter.errors import StorageError
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.storage.visible import check_visible
 

@@ -8,8 +8,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tidegate._errors import ConfigurationError
 from tidegate.cli.tables import plain, print_anything
+from tidegate.limiter.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import argparse

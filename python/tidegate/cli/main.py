@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from tidegate._core import __version__
-from tidegate._errors import ConfigurationError, StorageError
 from tidegate.limiter.components import built
+from tidegate.limiter.errors import ConfigurationError, StorageError
 from tidegate.limiter.limit import parse_many
 
 if TYPE_CHECKING:

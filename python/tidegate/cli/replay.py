@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidegate._errors import ConfigurationError
 from tidegate.cli import log_options, pictures, tables
+from tidegate.limiter.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import argparse

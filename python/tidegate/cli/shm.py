@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tidegate._core import ShmStore
-from tidegate._errors import ConfigurationError, StorageError
+from tidegate.limiter.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
     import argparse

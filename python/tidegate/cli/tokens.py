@@ -6,8 +6,8 @@ import datetime as dt
 import re
 from typing import TYPE_CHECKING, Any
 
-from tidegate._errors import ConfigurationError
 from tidegate.cli.tables import add_output, print_csv, print_json, print_table, rows_of
+from tidegate.limiter.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import argparse

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tidegate._errors import ConfigurationError, StorageError
 from tidegate.cli.tables import plain
+from tidegate.limiter.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
     import argparse

@@ -21,7 +21,7 @@ import re
 import time
 from typing import Any
 
-from tidegate._errors import without_extra
+from tidegate.limiter.errors import without_extra
 
 try:
     from limits import RateLimitItem
@@ -34,7 +34,7 @@ except ImportError as error:
     raise without_extra("tidegate.limits", "limits", error) from None
 
 from tidegate._core import Decision, Limit, RedisStore, ShmStore, Store
-from tidegate._errors import ArgumentTypeError, ConfigurationError, TidegateError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, TidegateError
 from tidegate.limiter.limiter import Limiter
 from tidegate.types import Algorithm
 

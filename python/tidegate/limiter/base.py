@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError, StorageError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, StorageError
 from tidegate.limiter.storage.uri import open_store
 
 TYPE_CHECKING = False

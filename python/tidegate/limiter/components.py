@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 
 __all__ = ["built", "missing"]
 

@@ -7,10 +7,10 @@ import time
 
 from tidegate import _core
 from tidegate._core import Decision, Limit
-from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.base import BaseLimiter
 from tidegate.limiter.clock import ManualClock, extender_by
 from tidegate.limiter.debt import WriteOffs
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.leasing import leasing_of
 from tidegate.limiter.limit import as_limits, distinct
 from tidegate.limiter.reserves_by_key import ReservesByKey

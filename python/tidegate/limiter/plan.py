@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tidegate import _core
-from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.debt import WriteOffs
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.reservation import Reserves, Reserving
 from tidegate.limiter.reservation_token import identity

@@ -6,7 +6,7 @@ import warnings
 from datetime import datetime, timedelta, timezone
 
 from tidegate import _core
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limit import as_limits
 
 TYPE_CHECKING = False

@@ -6,13 +6,13 @@ import logging
 import os
 
 from tidegate import _core
-from tidegate._errors import (
+from tidegate.limiter import reservation_token
+from tidegate.limiter.errors import (
     ArgumentTypeError,
     ConfigurationError,
     RateLimitExceeded,
     ReservationError,
 )
-from tidegate.limiter import reservation_token
 from tidegate.limiter.reservation_expiry import KEPT_NS, Expiring, gives_back
 
 TYPE_CHECKING = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from tidegate._errors import ConfigurationError, ReservationError
+from tidegate.limiter.errors import ConfigurationError, ReservationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

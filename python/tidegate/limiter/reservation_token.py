@@ -13,7 +13,7 @@ import binascii
 import hashlib
 import struct
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

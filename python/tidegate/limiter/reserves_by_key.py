@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tidegate import _core
-from tidegate._errors import ConfigurationError
 from tidegate.limiter import reservation_token
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.reservation import Reservation, Reserves, Reserving
 
 TYPE_CHECKING = False

@@ -7,10 +7,10 @@ import weakref
 from functools import partial
 
 from tidegate import _core
-from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.base import BaseLimiter
 from tidegate.limiter.clock import extender_by
 from tidegate.limiter.debt import WriteOffs
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.explanation import ConsideredRule, Explanation, RuleStats
 from tidegate.limiter.leasing import leasing_of
 from tidegate.limiter.reservation import Reserves, Reserving

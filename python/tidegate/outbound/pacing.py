@@ -8,7 +8,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Any, Callable, TypedDict, TypeVar, Union
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limiter import Limiter
 from tidegate.outbound.server_wait import exhausted_for, server_wait
 

@@ -10,7 +10,7 @@ Needs the extra ``rules``: ``pip install 'tidegate[rules]'``.
 
 from __future__ import annotations
 
-from tidegate._errors import without_extra
+from tidegate.limiter.errors import without_extra
 
 try:
     import pydantic  # noqa: F401

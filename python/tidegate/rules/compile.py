@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tidegate import _core
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.rules.document import PLURALS, as_where
 from tidegate.rules.pauses import pause_at_times
 from tidegate.rules.problems import RulesError

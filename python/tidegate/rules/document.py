@@ -8,7 +8,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.rules.lines import json_lines, toml_lines
 from tidegate.rules.problems import Problem, problem_at
 from tidegate.rules.yaml_reader import read_yaml

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tidegate import _core
-from tidegate._errors import ArgumentTypeError
+from tidegate.limiter.errors import ArgumentTypeError
 from tidegate.rules.advice import advise, advise_of_overrides, named_tiers, say
 from tidegate.rules.compile import compile_rules, validate
 from tidegate.rules.document import Document, read_file, read_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.rules.problems import problem_at
 
 __all__ = ["Written", "meant", "read_yaml"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 
 try:
     from prometheus_client import CollectorRegistry

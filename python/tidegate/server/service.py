@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tidegate._core import native_clock
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.quotas.watch import QuotaWatch
 from tidegate.limiter.rule_limiter import RuleLimiter
 from tidegate.limiter.storage.uri import open_store, without_password

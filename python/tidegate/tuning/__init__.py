@@ -12,7 +12,7 @@ Nothing here is imported by ``import tidegate``.
 
 from __future__ import annotations
 
-from tidegate._errors import without_extra
+from tidegate.limiter.errors import without_extra
 
 try:
     import numpy  # noqa: F401

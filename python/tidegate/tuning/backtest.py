@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.caveats import refused_then
 from tidegate.tuning.effect import Effect, effect_columns, effect_of, texts
 from tidegate.tuning.frame import Frame

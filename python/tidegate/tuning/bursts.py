@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate import _core
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.requests import Requests, limit_of
 
 __all__ = ["most_of_each_client", "most_together"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tidegate._errors import ArgumentTypeError
+from tidegate.limiter.errors import ArgumentTypeError
 from tidegate.tuning.columns import ArrowColumn, check_length, opened
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.tuning.columns import shown
 
 __all__ = ["Clients", "as_clients"]

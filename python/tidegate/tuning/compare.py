@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.clock import ManualClock
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limit import Limit
 from tidegate.limiter.limiter import Limiter
 from tidegate.tuning.bursts import most_of_each_client, most_together

@@ -24,7 +24,7 @@ from urllib.request import urlopen
 import numpy as np
 
 from tidegate._core import RedisStore, ShmStore
-from tidegate._errors import ArgumentTypeError, ConfigurationError, StorageError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, StorageError
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.storage.visible import check_visible
 from tidegate.tuning.columns import shown

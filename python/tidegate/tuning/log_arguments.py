@@ -6,7 +6,7 @@ import functools
 import inspect
 from typing import Any, Callable, TypeVar
 
-from tidegate._errors import ArgumentTypeError
+from tidegate.limiter.errors import ArgumentTypeError
 from tidegate.tuning.logs.log import Log
 
 __all__ = ["takes_columns"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.limit import Limit
 from tidegate.tuning.frame import Frame
 from tidegate.tuning.least import least_limits

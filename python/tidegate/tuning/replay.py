@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate import _core
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.tuning.clients import Clients, as_clients
 from tidegate.tuning.columns import shown
 from tidegate.tuning.frame import Frame

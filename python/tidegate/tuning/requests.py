@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate import _core
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limit import Limit
 from tidegate.tuning.columns import as_costs, check_length, shown
 from tidegate.tuning.keys import Keys, as_keys

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate import _core
-from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.clock import ManualClock
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.plan import Plan
 from tidegate.tuning.columns import as_costs, check_length, shown

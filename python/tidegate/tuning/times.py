@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate import _core
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.replay import LAST_NS, instant_ns, mistaken_unit
 from tidegate.tuning.columns import ArrowColumn, is_missing, opened, shown
 

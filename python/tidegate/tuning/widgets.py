@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tidegate._errors import ArgumentTypeError
+from tidegate.limiter.errors import ArgumentTypeError
 from tidegate.tuning import plots
 from tidegate.tuning.columns import shown
 from tidegate.tuning.optional import needed

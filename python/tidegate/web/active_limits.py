@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tidegate._core import Limit
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.limiter import Limiter
 from tidegate.web.headers import Problems, fields_for
 from tidegate.web.registry import register

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Union
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 
 __all__ = [
     "address_of",

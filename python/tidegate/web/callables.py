@@ -8,7 +8,7 @@ import types
 import typing
 from typing import Any
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 
 __all__ = [
     "check_application",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.storage.options import StorageOptions
 from tidegate.web.callables import check_function
 from tidegate.web.headers import SHADOW, check_families

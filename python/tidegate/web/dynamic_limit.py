@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._core import Limit
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limit import as_limits
 from tidegate.web.active_limits import refuse_places
 

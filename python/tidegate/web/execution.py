@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Union
 
-from tidegate._errors import ArgumentTypeError
+from tidegate.limiter.errors import ArgumentTypeError
 from tidegate.limiter.limiter import Limiter
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidegate._core import Decision, HeaderFields, Limit
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 
 if TYPE_CHECKING:
     from tidegate._core import RequestDecision

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Union
 
 from tidegate import _core
-from tidegate._errors import ArgumentTypeError, ConfigurationError, LimiterClosedError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, LimiterClosedError
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.rule_limiter import RuleLimiter
 from tidegate.web.registry import registered_limiters, registered_rule_limiters

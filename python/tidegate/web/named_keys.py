@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.keys import first_of, peer, user
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.types import KeyName
 from tidegate.web.callables import imported
 

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, TypedDict, TypeVar, Union
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.limiter.storage.hints import unknown_options

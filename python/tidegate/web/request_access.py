@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate._errors import ArgumentTypeError
+from tidegate.limiter.errors import ArgumentTypeError
 
 __all__ = ["connection_of", "fields_of", "path_of", "source_of"]
 

@@ -16,8 +16,8 @@ from uuid import UUID
 
 from tidegate import _core
 from tidegate._core import Decision, Limit
-from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.keys import peer
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limiter import Limiter
 from tidegate.web.active_limits import ActiveLimits, refuse_places
 from tidegate.web.callables import check_function, check_result, wrong_result

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from tidegate import _core
 from tidegate._core import add_attributes
-from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.keys import peer
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.rule_limiter import RuleLimiter
 from tidegate.limiter.waiting.leases import RuleLease
 from tidegate.web.addresses import address_of

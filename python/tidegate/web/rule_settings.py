@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.keys import user
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.web.callables import imported
 from tidegate.web.rule_requests import checked_readers
 

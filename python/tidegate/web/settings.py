@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
 from tidegate.keys import peer
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limit import as_limits
 from tidegate.limiter.limiter import Limiter
 from tidegate.types import Algorithm

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._core import Store
-from tidegate._errors import ConfigurationError
 from tidegate.keys import peer
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.rule_limiter import RuleLimiter
 from tidegate.limiter.storage.uri import open_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 
 __all__ = ["VARIABLE", "Switch", "switch"]
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Callable, Union
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.limiter import Limiter
 from tidegate.web.active_limits import ActiveLimits, refuse_places
 from tidegate.web.charge import Charge

@@ -84,6 +84,14 @@ def test_decisions_and_refusals_can_be_copied_and_pickled(copied: Callable[[Any]
         assert (str(again), again.decision, again.note) == (str(refused), decision, "mine")
 
 
+def test_exceptions_are_known_by_the_module_that_users_import() -> None:
+    errors = [each for each in vars(tg).values() if inspect.isclass(each)]
+    errors = [each for each in errors if issubclass(each, tg.TidegateError)]
+    assert len(errors) == 7
+    assert {each.__module__ for each in errors} == {"tidegate"}
+    assert b"limiter" not in pickle.dumps(tg.StorageError("gone"))
+
+
 def test_a_decision_outlives_its_limiter() -> None:
     decisions = [tg.Limiter(f"{n}/minute").hit("k") for n in range(1, 200)]
     gc.collect()

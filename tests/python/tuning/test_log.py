@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidegate import tuning
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 
 DATA = Path(__file__).resolve().parents[3] / "examples" / "data" / "nasa-1995-08-01.log.gz"
 

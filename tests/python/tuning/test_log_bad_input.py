@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from tidegate import tuning
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 
 GOOD = '198.18.0.{} - - [31/Jan/2026:12:05:00 +0000] "GET /a HTTP/1.1" 200 17'
 LINES = [GOOD.format(i) for i in range(50)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tidegate import tuning
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 
 # 2026-01-31T12:05:00Z
 NOON_NS = 1_769_861_100 * 10**9

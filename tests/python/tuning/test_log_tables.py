@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tidegate import tuning
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 

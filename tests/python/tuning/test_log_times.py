@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 import numpy as np
 import pytest
 from tidegate import tuning
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 
 NOON_NS = 1_769_861_100 * 10**9  # 2026-01-31T12:05:00Z
 

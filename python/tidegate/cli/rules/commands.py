@@ -7,8 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from tidegate._errors import ConfigurationError
 from tidegate.cli.rules import migrate
+from tidegate.limiter.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

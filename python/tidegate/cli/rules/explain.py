@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from tidegate import _core
-from tidegate._errors import ConfigurationError
 from tidegate.cli.explain import span
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.rule_limiter import RuleLimiter
 from tidegate.limiter.storage.visible import check_visible
 from tidegate.rules.rule_set import RuleSet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from tidegate._errors import ConfigurationError, StorageError
+from tidegate.limiter.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
     import argparse

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

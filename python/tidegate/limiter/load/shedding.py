@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError, LimiterClosedError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, LimiterClosedError
 from tidegate.limiter.load.measures import SystemLoad
 from tidegate.limiter.load.steps import FactorSteps
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

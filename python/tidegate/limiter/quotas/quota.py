@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 
 from tidegate._core import Limit
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.quotas.status import expiry_of
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 
 from tidegate import _core
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

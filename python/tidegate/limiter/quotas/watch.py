@@ -10,7 +10,7 @@ import weakref
 from dataclasses import dataclass
 
 from tidegate import _core
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.quotas.status import instant_of
 
 TYPE_CHECKING = False

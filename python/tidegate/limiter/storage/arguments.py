@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from tidegate._errors import ArgumentTypeError
+from tidegate.limiter.errors import ArgumentTypeError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

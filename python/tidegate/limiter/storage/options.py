@@ -6,7 +6,7 @@ import math
 from typing import Callable, TypedDict, Union
 
 from tidegate import _core
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 
 __all__ = [
     "COUNTS",

@@ -12,7 +12,7 @@ import weakref
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from tidegate import _core
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
 from tidegate.limiter.storage.options import (
     COUNTS,

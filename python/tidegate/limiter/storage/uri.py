@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 
 from tidegate import _core
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

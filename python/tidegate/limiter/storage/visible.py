@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from tidegate._core import ShmStore
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 
 __all__ = ["check_visible"]
 

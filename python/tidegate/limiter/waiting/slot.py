@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate._errors import ArgumentTypeError, RateLimitExceeded
+from tidegate.limiter.errors import ArgumentTypeError, RateLimitExceeded
 from tidegate.limiter.waiting.leases import Lease
 
 TYPE_CHECKING = False

@@ -10,7 +10,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError, StorageError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, StorageError
 
 try:
     import sqlalchemy as sa

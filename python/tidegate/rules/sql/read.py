@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
-from tidegate._errors import StorageError
+from tidegate.limiter.errors import StorageError
 from tidegate.rules.document import Document, as_text
 from tidegate.rules.problems import Problem, RulesError
 from tidegate.rules.sql import schema

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Callable
 
 import sqlalchemy as sa
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.schema import user_tiers
 

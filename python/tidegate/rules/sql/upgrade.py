@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from tidegate._errors import ConfigurationError, StorageError
+from tidegate.limiter.errors import ConfigurationError, StorageError
 from tidegate.rules.sql.connection import engine_of, has_file, name_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Callable, NamedTuple, Union
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.rules.background_writer import BackgroundWriter
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.service_tables import usage_hours

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.schema import violations
 

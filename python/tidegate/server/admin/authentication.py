@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from starlette.concurrency import run_in_threadpool
 
-from tidegate._errors import StorageError
+from tidegate.limiter.errors import StorageError
 from tidegate.limiter.limiter import Limiter
 from tidegate.server.admin.guard import with_safe_headers
 from tidegate.server.admin.oidc import OidcError

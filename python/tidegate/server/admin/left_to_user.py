@@ -6,7 +6,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from tidegate._errors import StorageError
+from tidegate.limiter.errors import StorageError
 
 if TYPE_CHECKING:
     import datetime as dt

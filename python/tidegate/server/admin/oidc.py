@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.server.admin.guard import check_text
 from tidegate.server.admin.problems import ProblemError
 from tidegate.server.records.api_tokens import ROLES

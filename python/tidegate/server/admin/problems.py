@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from tidegate._errors import ConfigurationError, StorageError
+from tidegate.limiter.errors import ConfigurationError, StorageError
 from tidegate.rules.document import as_text
 from tidegate.rules.problems import Problem, RulesError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import sqlalchemy as sa
 from fastapi import APIRouter, Header, Query
 
-from tidegate._errors import ConfigurationError, StorageError
+from tidegate.limiter.errors import ConfigurationError, StorageError
 from tidegate.rules.sql.service_tables import quota_top_ups
 from tidegate.server.admin.bodies import NewTopUp, QuotasOfUser, TopUp, UserId
 from tidegate.server.admin.context import AdminRoute, AnActor, TheAdmin, role

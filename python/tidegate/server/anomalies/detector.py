@@ -10,7 +10,7 @@ import zlib
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.server.anomalies.baseline import count_at, scaled
 from tidegate.server.anomalies.caller import Caller
 from tidegate.server.anomalies.crowd import LEAST_CROWD, Crowd, crowd_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from tidegate.server.anomalies.detector import AnomalyDetector

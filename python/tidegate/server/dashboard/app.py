@@ -18,7 +18,7 @@ from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from tidegate._errors import ConfigurationError, StorageError
+from tidegate.limiter.errors import ConfigurationError, StorageError
 from tidegate.server.admin.authentication import FAILED_ATTEMPTS, Attempts, Credentials
 from tidegate.server.admin.guard import check_target
 from tidegate.server.admin.problems import ProblemError

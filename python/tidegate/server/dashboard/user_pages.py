@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from starlette.responses import RedirectResponse, Response
 
-from tidegate._errors import StorageError
+from tidegate.limiter.errors import StorageError
 from tidegate.rules.sql import service_tables
 from tidegate.server.admin import quota_routes
 from tidegate.server.admin.audit_routes import neutral_cell

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.logs.layout import Layout, Meaning, kind_of, pattern
 
 __all__ = ["alb", "w3c"]

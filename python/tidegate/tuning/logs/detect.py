@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.logs import apache, cloud, envoy, nginx
 from tidegate.tuning.logs.layout import Layout
 from tidegate.tuning.logs.structured import csv_layout, csv_sniffed, json_layout

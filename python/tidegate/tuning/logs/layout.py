@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Union
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.logs import _logs
 
 __all__ = ["Field", "Layout", "Meaning", "kind_of", "pattern"]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Union
 
 import numpy as np
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.tuning.frame import Frame
 from tidegate.tuning.keys import Keys
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.logs.layout import Meaning, kind_of
 
 __all__ = ["end_stamped", "meanings"]

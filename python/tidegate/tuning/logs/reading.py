@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.keys import Keys
 from tidegate.tuning.logs import notes, tables, text
 from tidegate.tuning.logs.detect import Wishes

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.replay import LAST_NS
 from tidegate.tuning.keys import Keys
 from tidegate.tuning.logs import _logs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.logs import _logs, notes
 from tidegate.tuning.logs.detect import Wishes, layout_of
 from tidegate.tuning.logs.layout import Layout

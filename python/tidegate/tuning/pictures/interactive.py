@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.optional import needed
 from tidegate.tuning.pictures.style import ALLOWED, REFUSED, share_lines
 

@@ -9,7 +9,7 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
-from tidegate._errors import ArgumentTypeError, TidegateError
+from tidegate.limiter.errors import ArgumentTypeError, TidegateError
 from tidegate.web.decisions import DECISIONS, GRANTED, binding
 from tidegate.web.frameworks.fastapi_first import take_decision
 from tidegate.web.frameworks.streams import (

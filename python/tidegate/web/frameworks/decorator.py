@@ -9,7 +9,7 @@ import weakref
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.web.answers import to_the_end
 from tidegate.web.callables import is_async
 from tidegate.web.combined import combined

@@ -10,7 +10,7 @@ from typing import Any, Callable
 from django.utils.decorators import method_decorator
 from django.views import View
 
-from tidegate._errors import ArgumentTypeError
+from tidegate.limiter.errors import ArgumentTypeError
 
 __all__ = ["ViewDecorator", "is_of_django"]
 

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Callable, Generic, TypeVar
 
-from tidegate._errors import ArgumentTypeError
+from tidegate.limiter.errors import ArgumentTypeError
 from tidegate.web.frameworks.fastapi_openapi import EXEMPT, calls_of, mark_of
 
 __all__ = ["PerRoute", "exempt", "has_own_limit", "name_of"]

@@ -11,8 +11,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.websockets import WebSocket
 
-from tidegate import _errors
-from tidegate._errors import TidegateError
+from tidegate.limiter import errors
+from tidegate.limiter.errors import TidegateError
 from tidegate.web.frameworks.starlette_exceptions import ADDS_FIELDS, OUTCOME, watch_handlers
 from tidegate.web.headers import PROBLEM_TYPE, Problems, retry_seconds
 
@@ -30,7 +30,7 @@ _DENIAL = "websocket.http.response"
 _SENDS_DENIALS = hasattr(WebSocket, "send_denial_response")
 
 
-class RateLimitExceeded(HTTPException, _errors.RateLimitExceeded):
+class RateLimitExceeded(HTTPException, errors.RateLimitExceeded):
     """The exception of a refused request: a tidegate.RateLimitExceeded that is a 429.
 
     The answer is a problem+json body, unless the application has a handler for this exception, for
@@ -40,7 +40,7 @@ class RateLimitExceeded(HTTPException, _errors.RateLimitExceeded):
 
     def __init__(self, outcome: RequestDecision) -> None:
         fields = {name.decode(): value.decode() for name, value in outcome.fields()}
-        _errors.RateLimitExceeded.__init__(self, outcome.decision)
+        errors.RateLimitExceeded.__init__(self, outcome.decision)
         HTTPException.__init__(self, 429, "Too Many Requests", fields)
         self.problem = outcome.problem()
         setattr(self, OUTCOME, outcome)
@@ -75,7 +75,7 @@ class _Exceeded(HTTPException):
         self.problem = Problems([decision._limit]).encode(decision, wait)
 
 
-def exceeded_error(request: HTTPConnection, exc: _errors.RateLimitExceeded) -> Exception:
+def exceeded_error(request: HTTPConnection, exc: errors.RateLimitExceeded) -> Exception:
     """Returns the exception that answers for `exc`: itself if the service has a handler for it."""
     if isinstance(exc, RateLimitExceeded):
         return exc
@@ -91,7 +91,7 @@ def _answer_usually(handlers: Any, kind: type[HTTPException]) -> None:
 
     FastAPI's own handler for HTTPException would send another body.
     """
-    kinds = (HTTPException, AnyHTTPException, _errors.RateLimitExceeded, TidegateError)
+    kinds = (HTTPException, AnyHTTPException, errors.RateLimitExceeded, TidegateError)
     general = [handlers.get(each) for each in kinds]
     usual = (None, http_exception_handler)
     if all(getattr(handler, ADDS_FIELDS, handler) in usual for handler in general):

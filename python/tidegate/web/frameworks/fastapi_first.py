@@ -11,7 +11,7 @@ import functools
 from types import CoroutineType
 from typing import Any, Callable
 
-from tidegate._errors import RateLimitExceeded
+from tidegate.limiter.errors import RateLimitExceeded
 from tidegate.web.answers import to_the_end
 from tidegate.web.callables import is_async
 from tidegate.web.decisions import DECISIONS, GRANTED

@@ -12,7 +12,7 @@ import sys
 import typing
 from typing import Any, Callable
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.web.frameworks.fastapi_openapi import MARK, mark_of
 
 __all__ = ["Injection", "inject", "injection_for", "watch_signatures"]

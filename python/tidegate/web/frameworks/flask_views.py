@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import flask
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.web.decisions import DECISIONS
 from tidegate.web.execution import BLOCKING
 from tidegate.web.frameworks.streams import settle_after_flask

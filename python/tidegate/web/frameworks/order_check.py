@@ -13,7 +13,7 @@ import inspect
 import sys
 from typing import Any, Callable
 
-from tidegate._errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 
 __all__ = [
     "check_limit",

@@ -6,7 +6,7 @@ import inspect
 import types
 from typing import Any
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 
 __all__ = ["refuse_other_frameworks"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, ClassVar
 
-from tidegate._errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.limit import as_limits
 from tidegate.web.active_limits import refuse_places
 from tidegate.web.callables import check_synchronous

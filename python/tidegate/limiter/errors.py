@@ -73,6 +73,18 @@ class RateLimitExceeded(TidegateError):
         return type(self), (self.decision,), self.__dict__
 
 
+for _public in (
+    ArgumentTypeError,
+    ConfigurationError,
+    LimiterClosedError,
+    RateLimitExceeded,
+    ReservationError,
+    StorageError,
+    TidegateError,
+):
+    _public.__module__ = "tidegate"  # where users import them; tracebacks and pickles name it
+
+
 def renamed(module: str, name: str, names: dict[str, str]) -> AttributeError:
     """The error to raise where `module` has no `name`; `names` are the new names of older ones."""
     error = f"module {module!r} has no attribute {name!r}"
