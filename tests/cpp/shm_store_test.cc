@@ -137,7 +137,7 @@ TEST_F(ShmStoreTest, OfCostsBeyondTheCapacityAtOnceOnePasses) {
     const Limit limit = *Limit::Create(
         {.count = 10, .period_ns = 3600 * kSecond, .algorithm = algorithm, .oversize_owes = true});
     auto limiter = MakeLimiter(limit, clock);
-    constexpr int kKeys = 400;
+    constexpr int kKeys = 40;
     std::vector<std::atomic<int>> passed(kKeys);
     RunThreads(4, [&](int) {
       for (int i = 0; i < kKeys; ++i) passed[i] += limiter->Allow(std::to_string(i), 30);

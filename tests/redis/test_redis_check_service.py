@@ -57,12 +57,13 @@ def test_the_status_of_a_user_is_one_command(server: RedisServer) -> None:
     assert sum(sent.values()) == 1
 
 
-def test_reservations_are_settled_once_whatever_instance_is_asked(server: RedisServer) -> None:
-    def post(service: Service, what: str, **body: Any) -> tuple[int, dict[str, Any]]:
-        raw = json.dumps(body).encode()
-        status, _, content = service.http("POST", f"/v1/ratelimit/{what}", JSON, raw)
-        return status, json.loads(content)
+def post(service: Service, what: str, **body: Any) -> tuple[int, dict[str, Any]]:
+    raw = json.dumps(body).encode()
+    status, _, content = service.http("POST", f"/v1/ratelimit/{what}", JSON, raw)
+    return status, json.loads(content)
 
+
+def test_reservations_are_settled_once_whatever_instance_is_asked(server: RedisServer) -> None:
     rules = {"rules": [{"id": "tokens", "by": "user", "limit": "1000/36500 days"}]}
     uri = f"redis://127.0.0.1:{server.port}?{PATIENT}&deny_cache_max=0"
     instances = [Service(rules, storage=uri, clock=None) for _ in range(3)]
@@ -84,6 +85,18 @@ def test_reservations_are_settled_once_whatever_instance_is_asked(server: RedisS
         assert service.grpc("Refund", refund)[0] == OK
         assert service.grpc("Refund", named)[0] == OK
     assert instances[1].ask("Peek", attributes={"user": "7"}).remaining == 650
+
+
+def test_a_commit_without_redis_may_be_made_again(own_server: RedisServer) -> None:
+    service = service_on(own_server)
+    _, answer = post(service, "reserve", userId="42", endpoint="/api/posts", cost=2)
+    own_server.kill()
+    for what, expected in (
+        ("commit", "the same call again, which is made once"),
+        ("extend", "a commit, which settles the reservation in both cases"),
+    ):
+        status, problem = post(service, what, reservation=answer["reservation"], cost=3)
+        assert (status, expected in problem["detail"]) == (503, True)
 
 
 def test_refunds_and_resets_reach_the_store(server: RedisServer) -> None:

@@ -135,3 +135,17 @@ def test_an_entry_for_everybody_needs_an_admin(
     assert made.status_code == 201, made.text
     one = {"id": "one", **entry, "user": "42"}
     assert service.ask("POST", path, one, role="operator").status_code == 201
+
+
+@pytest.mark.parametrize("path", [ALLOW, BLOCK])
+def test_an_entry_may_have_a_begin_and_an_end(any_service: AdminService, path: str) -> None:
+    add_api_rule(any_service)
+    end = "2099-01-31T12:00:00+00:00"
+    entry = {"id": "abuse", "user": "42", "from": "2000-01-01", "until": end}
+    made = any_service.ask("POST", path, entry, role="operator")
+    assert made.status_code == 201, made.text
+    known = {**entry, "from": "2000-01-01T00:00:00+00:00"}
+    assert any_service.ask("GET", path).json()["entries"] == [known]
+    assert any_service.limiter.check(user="42", tier="free", endpoint="/api/x").rule == "abuse"
+    assert any_service.ask("DELETE", f"{path}/abuse", role="operator").status_code == 200
+    assert any_service.audit()[0]["before"] == [known]

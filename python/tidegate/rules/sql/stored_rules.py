@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 from typing import TYPE_CHECKING, Any
@@ -133,7 +134,16 @@ class StoredRules:
 def _plain(data: dict[str, Any]) -> dict[str, Any]:
     plain = {name: value for name, value in data.items() if name != "overrides" and value != []}
     plain["rules"] = [_tidy(rule) for rule in data.get("rules", [])]
+    for name in ("allow", "block"):
+        if name in plain:
+            plain[name] = [_with_texts(entry) for entry in plain[name]]
     return plain
+
+
+def _with_texts(entry: dict[str, Any]) -> dict[str, Any]:
+    """The entry with its times as JSON has them."""
+    times = {name: at for name, at in entry.items() if isinstance(at, dt.date)}
+    return {**entry, **{name: at.isoformat() for name, at in times.items()}}
 
 
 def _tidy(rule: dict[str, Any]) -> dict[str, Any]:

@@ -246,13 +246,6 @@ def test_a_store_that_does_not_answer_may_be_asked_again() -> None:
     status, answer = post(service, "reserve", {**USER, "cost": 5})
     assert (status, answer["allowed"], answer["degraded"]) == (200, True, True)
     assert answer["reservation"] is None
-    token = {"reservation": reserved(Service(RULES, clock=None), cost=5)}
-    for what, cost, expected in (
-        ("commit", 7, "the same call again, which is made once"),
-        ("extend", 7, "a commit, which settles the reservation in both cases"),
-    ):
-        status, problem = post(service, what, {**token, "cost": cost})
-        assert (status, expected in problem["detail"]) == (503, True)
     refund = wire.request({"user": "42"}) + wire.text(4, "job 7")
     code, said, _ = service.grpc("Refund", refund)
     assert (code, "expected the same call again" in said) == (UNAVAILABLE, True)
