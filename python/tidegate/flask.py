@@ -262,14 +262,7 @@ class RateLimiter:
         check_scope(given.scope)
         given.key = key_function(given.key)
         chosen = of_requests(given)
-        check_synchronous(
-            limit=limit,
-            key=given.key,
-            cost=given.cost,
-            cost_after=given.cost_after,
-            exempt_when=given.exempt_when,
-            on_refused=given.on_refused,
-        )
+        check_synchronous(given, limit=limit)
         # Options that are None are the extension's.
         own = {name: value for name, value in chosen.items() if value is not None}
         if given.algorithm is not None:

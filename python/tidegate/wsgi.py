@@ -70,15 +70,7 @@ class RateLimitMiddleware:
         **options: Unpack[MiddlewareOptions],
     ) -> None:
         given, storage_options = _OPTIONS.read(options)
-        check_synchronous(
-            limit=limit,
-            key=given.key,
-            cost=given.cost,
-            cost_after=given.cost_after,
-            exempt_when=given.exempt_when,
-            on_refused=given.on_refused,
-            **attributes_by_option(given.attributes),
-        )
+        check_synchronous(given, limit=limit, **attributes_by_option(given.attributes))
         takes = ("environ", "start_response")
         check_application(app, "WSGI", takes, "tidegate.asgi.RateLimitMiddleware")
         self.app = app

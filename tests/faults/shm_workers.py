@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 
 import processes
 
@@ -111,10 +110,5 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.end()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from types import TracebackType
 from typing import Any
 
 import processes
@@ -71,11 +70,6 @@ class HostProcess:
     def __enter__(self) -> HostProcess:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.process.kill()
         self.process.communicate()

@@ -278,6 +278,13 @@ py::object PyHitMany(PyLimiter& self, const py::object& keys, const py::object& 
   return HitMany(Checked(self), keys, costs);
 }
 
+template <void (Limiter::*kCall)(std::string_view)>
+void OfKey(PyLimiter& self, const py::object& key) {
+  Limiter& l = Checked(self);
+  const KeyView view = KeyFrom(key);
+  Run(l, [&] { (l.*kCall)(view.view()); });
+}
+
 std::unique_ptr<PyLimiter> Make(const std::vector<Limit>& limits,
                                 const std::shared_ptr<Store>& store, const py::object& clock,
                                 const std::string& scope) {
@@ -319,22 +326,8 @@ void RegisterLimiter(py::module_& m) {
            "Like charge(), but charges only as much of `cost` as there is room for.\n\n"
            "Of several limits each is charged as much as it has room for itself, and `charged` is\n"
            "the smallest of these charges.")
-      .def(
-          "reset",
-          [](PyLimiter& self, const py::object& key) {
-            Limiter& l = Checked(self);
-            const KeyView view = KeyFrom(key);
-            Run(l, [&] { l.Reset(view.view()); });
-          },
-          py::arg("key"))
-      .def(
-          "forget",
-          [](PyLimiter& self, const py::object& key) {
-            Limiter& l = Checked(self);
-            const KeyView view = KeyFrom(key);
-            Run(l, [&] { l.Forget(view.view()); });
-          },
-          py::arg("key"))
+      .def("reset", &OfKey<&Limiter::Reset>, py::arg("key"))
+      .def("forget", &OfKey<&Limiter::Forget>, py::arg("key"))
       .def(
           "refund",
           [](PyLimiter& self, const py::object& key, const py::object& cost,

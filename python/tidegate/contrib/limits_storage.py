@@ -197,20 +197,13 @@ def _sliding(decision: Decision, next_unit: Decision, expiry: int) -> tuple[int,
     return 0, 0.0, _used(decision), ttl
 
 
-class TidegateStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport):
-    """A storage of tidegate for the synchronous strategies of `limits`.
-
-    `uri` is ``tidegate+`` and a storage URI of tidegate; `options` are those of the storage,
-    `prefix` and `clock` those of tidegate.Limiter. Raises ConfigurationError for invalid arguments,
-    StorageError if the store cannot be opened. Thread-safe.
-    """
-
-    STORAGE_SCHEME = list(_SCHEMES)  # noqa: RUF012
+class _Counting:
+    """What a storage of `limits` needs besides its counts, blocking or not."""
 
     def __init__(
         self, uri: str | None = None, wrap_exceptions: bool = False, **options: Any
     ) -> None:
-        super().__init__(uri, wrap_exceptions=wrap_exceptions)
+        super().__init__(uri, wrap_exceptions=wrap_exceptions)  # type: ignore[call-arg]
         self._made_with = uri, wrap_exceptions, dict(options)
         self._limiters = _Limiters(uri, options)
 
@@ -226,6 +219,17 @@ class TidegateStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport)
     @property
     def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
         return TidegateError
+
+
+class TidegateStorage(_Counting, Storage, MovingWindowSupport, SlidingWindowCounterSupport):
+    """A storage of tidegate for the synchronous strategies of `limits`.
+
+    `uri` is ``tidegate+`` and a storage URI of tidegate; `options` are those of the storage,
+    `prefix` and `clock` those of tidegate.Limiter. Raises ConfigurationError for invalid arguments,
+    StorageError if the store cannot be opened. Thread-safe.
+    """
+
+    STORAGE_SCHEME = list(_SCHEMES)  # noqa: RUF012
 
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """The count of the window with `amount` in it; beyond the limit, nothing is charged."""
@@ -309,31 +313,11 @@ class TidegateStorage(Storage, MovingWindowSupport, SlidingWindowCounterSupport)
 
 
 class AsyncTidegateStorage(
-    AsyncStorage, AsyncMovingWindowSupport, AsyncSlidingWindowCounterSupport
+    _Counting, AsyncStorage, AsyncMovingWindowSupport, AsyncSlidingWindowCounterSupport
 ):
     """A TidegateStorage for the strategies of `limits.aio`. Never blocks the event loop."""
 
     STORAGE_SCHEME = ["async+" + scheme for scheme in _SCHEMES]  # noqa: RUF012
-
-    def __init__(
-        self, uri: str | None = None, wrap_exceptions: bool = False, **options: Any
-    ) -> None:
-        super().__init__(uri, wrap_exceptions=wrap_exceptions)
-        self._made_with = uri, wrap_exceptions, dict(options)
-        self._limiters = _Limiters(uri, options)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # The counts of a memory store stay where they are.
-        return _restored, (type(self), *self._made_with)
-
-    @property
-    def storage(self) -> Store:
-        """The store that counts, as other storages of `limits` have one."""
-        return self._limiters.probe.storage
-
-    @property
-    def base_exceptions(self) -> type[Exception] | tuple[type[Exception], ...]:
-        return TidegateError
 
     async def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """The count of the window with `amount` in it; beyond the limit, nothing is charged."""

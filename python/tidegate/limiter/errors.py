@@ -73,15 +73,7 @@ class RateLimitExceeded(TidegateError):
         return type(self), (self.decision,), self.__dict__
 
 
-for _public in (
-    ArgumentTypeError,
-    ConfigurationError,
-    LimiterClosedError,
-    RateLimitExceeded,
-    ReservationError,
-    StorageError,
-    TidegateError,
-):
+for _public in (TidegateError, *TidegateError.__subclasses__(), ArgumentTypeError):
     _public.__module__ = "tidegate"  # where users import them; tracebacks and pickles name it
 
 

@@ -18,7 +18,6 @@ from tidegate.limiter.reservation_expiry import KEPT_NS, Expiring, gives_back
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
-    from types import TracebackType
     from typing import Any, Union
 
     from typing_extensions import Literal
@@ -210,12 +209,7 @@ class Reservation:
             raise RateLimitExceeded(self.decision)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         if not self._is_left():
             return
         try:
@@ -226,12 +220,7 @@ class Reservation:
     async def __aenter__(self) -> Reservation:
         return self.__enter__()
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         if not self._is_left():
             return
         try:

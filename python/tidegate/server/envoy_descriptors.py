@@ -11,6 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from tidegate.rules.envoy_units import ENVOY_UNITS
 from tidegate.rules.problems import Problem, RulesError
 from tidegate.rules.yaml_reader import meant
 from tidegate.server.native import _native
@@ -22,16 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Descriptors"]
 
-# Months and years of Envoy have a fixed length.
-_UNITS = {
-    "second": (1, "second"),
-    "minute": (1, "minute"),
-    "hour": (1, "hour"),
-    "day": (1, "day"),
-    "week": (7, "day"),
-    "month": (30, "day"),
-    "year": (365, "day"),
-}
 _OF_DOMAIN = ("domain", "descriptors", "all_or_none")
 _SWITCHES = {
     "shadow_mode": "shadow",
@@ -288,11 +279,11 @@ class _Compiler:
                     )
             return f"{count}/{limit['period']}{burst}"
         unit = limit.get("unit")
-        if not isinstance(unit, str) or unit.lower() not in _UNITS:
+        if not isinstance(unit, str) or unit.lower() not in ENVOY_UNITS:
             self._refuse(
-                document, (*where, "unit"), f"is {unit!r:.80}; expected {', '.join(_UNITS)}"
+                document, (*where, "unit"), f"is {unit!r:.80}; expected {', '.join(ENVOY_UNITS)}"
             )
-        each, name = _UNITS[unit.lower()]
+        each, name = ENVOY_UNITS[unit.lower()]
         each *= self._number(document, where, limit, "unit_multiplier", 1)
         return f"{count}/{each} {name}s{burst}"
 

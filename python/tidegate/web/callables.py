@@ -21,6 +21,8 @@ __all__ = [
 ]
 
 _EXPECTED = "expected a str, bytes, int, UUID or None"
+# The options that name a function of the service.
+_FUNCTIONS = ("key", "cost", "cost_after", "exempt_when", "on_refused")
 _UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))
 # Of these no text is made: those who write such a function have one in mind, and which is unknown.
 _NO_KEYS = (tuple, list, dict, set, frozenset, float, bool, bytearray)
@@ -127,8 +129,10 @@ def is_async(function: Any) -> bool:
     )
 
 
-def check_synchronous(**functions: Any) -> None:
-    """Raises ConfigurationError for async functions."""
+def check_synchronous(given: Any = None, **functions: Any) -> None:
+    """Raises ConfigurationError for async functions: of the options `given`, and `functions`."""
+    if given is not None:
+        functions.update({name: getattr(given, name, None) for name in _FUNCTIONS})
     for name, function in functions.items():
         if is_async(function):
             raise ConfigurationError(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.rules.document import read_file
+from tidegate.rules.envoy_units import ENVOY_UNITS
 from tidegate.rules.problems import RulesError
 from tidegate.rules.rule_set import RuleSet
 
@@ -22,16 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["as_yaml", "import_file"]
 
-# Envoy's months and years are of a fixed length, and its weeks begin on a Thursday as ours do.
-_UNITS = {
-    "second": (1, "second"),
-    "minute": (1, "minute"),
-    "hour": (1, "hour"),
-    "day": (1, "day"),
-    "week": (7, "day"),
-    "month": (30, "day"),
-    "year": (365, "day"),
-}
 # Conditions that have fields of their own, by attribute.
 _FIELDS = {"endpoint": "endpoint", "method": "method", "tier": "tier", "ip": "network"}
 _ATTRIBUTES = {"remote_address": "ip"}
@@ -324,13 +315,13 @@ class Imported:
         if _is_set(limit, "unlimited"):
             return "unlimited"
         unit = str(limit.get("unit", "")).lower()
-        if unit not in _UNITS:
+        if unit not in ENVOY_UNITS:
             raise self._refused(
-                (*where, "unit"), f"is {limit.get('unit')!r}; expected {', '.join(_UNITS)}"
+                (*where, "unit"), f"is {limit.get('unit')!r}; expected {', '.join(ENVOY_UNITS)}"
             )
         count = self._number(where, limit, "requests_per_unit", 0)
         multiplier = self._number(where, limit, "unit_multiplier", 1)
-        each, name = _UNITS[unit]
+        each, name = ENVOY_UNITS[unit]
         each *= multiplier
         return f"{count}/{name}" if each == 1 else f"{count}/{each} {name}s"
 

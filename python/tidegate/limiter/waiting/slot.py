@@ -8,7 +8,6 @@ from tidegate.limiter.waiting.leases import Lease
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
     from typing import Any, Callable, Optional, Protocol, TypeVar, Union
 
     from tidegate._core import Decision
@@ -74,12 +73,7 @@ class Slot:
     def __enter__(self) -> Slot:
         return self._entered(self._limiter.acquire(self._key, self._cost, self._timeout))
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         decision = self._left()
         if decision is not None:
             self._limiter._release(self._key, self._cost, decision)
@@ -90,15 +84,10 @@ class Slot:
             await self._limiter.acquire_async(self._key, self._cost, self._timeout)
         )
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         loops = self._limiter._loops
         if loops is None:
-            self.__exit__(exc_type, exc, traceback)
+            self.__exit__(*exc_info)
             return
         decision = self._left()
         if decision is not None:
@@ -149,27 +138,17 @@ class PlanSlot:
     def __enter__(self) -> PlanSlot:
         return self._entered(self._plan.acquire(self._keys, self._costs, self._timeout))
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         for _, lease in self._left():
             lease.give_back()
 
     async def __aenter__(self) -> PlanSlot:
         return self._entered(await self._plan.acquire_async(self._keys, self._costs, self._timeout))
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         loops = self._plan._loops
         if loops is None:
-            self.__exit__(exc_type, exc, traceback)
+            self.__exit__(*exc_info)
             return
         begun: list[tuple[Lease, Any]] = [
             (lease, loops.begin(limiter, loops.RELEASE, lease.key, lease.cost, lease.decision))

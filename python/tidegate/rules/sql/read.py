@@ -26,6 +26,7 @@ __all__ = [
     "EVERYBODY",
     "NOBODY",
     "Marks",
+    "fields_of_override",
     "marks_of",
     "read_current",
     "read_document",
@@ -217,16 +218,8 @@ class _Builder:
 
     def overrides(self, rows: Iterable[Row[Any]]) -> None:
         for row in rows:
-            fields = {
-                "rule": row.rule_id,
-                "key": row.key,
-                "limits": row.limits,
-                "algorithm": row.algorithm,
-                "from": row.begins_at,
-                "until": row.expires_at,
-                "reason": row.reason,
-            }
-            self.add("overrides", f"rate_limit_overrides row {row.id}", fields)
+            place = f"rate_limit_overrides row {row.id}"
+            self.add("overrides", place, fields_of_override(row))
 
     def custom_limits(self, rows: Iterable[Row[Any]]) -> None:
         """Reads ``{"api": "500/minute"}`` or ``{"api": {"limits": ..., "until": ...}}``"""
@@ -275,6 +268,19 @@ class _Builder:
                 "reason": row.reason,
             }
             self.add(row.list, place, fields)
+
+
+def fields_of_override(row: Row[Any]) -> dict[str, Any]:
+    """An override as a document of rules writes it."""
+    return {
+        "rule": row.rule_id,
+        "key": row.key,
+        "limits": row.limits,
+        "algorithm": row.algorithm,
+        "from": row.begins_at,
+        "until": row.expires_at,
+        "reason": row.reason,
+    }
 
 
 def rule_id_of(row: Any) -> str:

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Path, Query
 from tidegate.rules.model import Override
 from tidegate.rules.problems import RulesError
 from tidegate.rules.sql import schema
+from tidegate.rules.sql.read import fields_of_override
 from tidegate.rules.sql.stored_rules import StoredRules, compiled_model
 from tidegate.rules.sql.write import override_row
 from tidegate.server.admin.bodies import (
@@ -228,16 +229,7 @@ def _override(change: Change, id: int) -> dict[str, Any]:
 
 
 def _override_said(row: Any) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "rule": row.rule_id,
-        "key": row.key,
-        "limits": row.limits,
-        "algorithm": row.algorithm,
-        "from": row.begins_at,
-        "until": row.expires_at,
-        "reason": row.reason,
-    }
+    return {"id": row.id, **fields_of_override(row)}
 
 
 def _as_json(override: dict[str, Any]) -> dict[str, Any]:
