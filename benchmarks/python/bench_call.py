@@ -14,15 +14,8 @@ from typing import Any
 import harness
 import peers
 from harness import Row, Subject, Target
+from tidegate.types import ALGORITHMS
 
-ALGORITHMS = (
-    "token-bucket",
-    "leaky-bucket",
-    "fixed-window",
-    "sliding-window",
-    "sliding-log",
-    "concurrency",
-)
 _KEEPS_EVERY_CALL = ("sliding-log", "concurrency")
 _BATCH = 1_000_000
 # A key stays in use for seconds after a call: none of a million keys becomes idle, and is evicted,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 __all__ = ["Algorithm", "KeyName", "Oversize"]
 
@@ -18,6 +18,11 @@ Algorithm = Literal[
 ]
 """The values that the option `algorithm` accepts; ``gcra`` is an alias of ``token-bucket``, and
 ``quota`` is for quotas only."""
+
+# Those that a limit of a count and a period may have, once each.
+ALGORITHMS: tuple[Algorithm, ...] = tuple(
+    each for each in get_args(Algorithm) if each not in ("gcra", "quota")
+)
 
 KeyName = Literal["ip", "user", "user_or_ip"]
 """The keys that the option `key` knows by name: the client's address, the user whom the framework

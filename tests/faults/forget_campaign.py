@@ -23,15 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tidegate
+from tidegate.types import ALGORITHMS
 
-ALGORITHMS = (
-    "token-bucket",
-    "leaky-bucket",
-    "fixed-window",
-    "sliding-window",
-    "sliding-log",
-    "concurrency",
-)
 STORES = ("memory", "shm")
 UNITS = 10  # of each limit, an hour
 # How a key is charged: the costs of its charges.

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import Depends, FastAPI
+import pytest
+from fastapi import Depends, FastAPI, WebSocket
+from fastapi.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 from tidegate import rate_limit
+from tidegate.asgi import RateLimitMiddleware
 from tidegate.fastapi import DefaultRateLimit, RateLimit
 
 HOW = ("a decorator", "an async decorator", "a dependency", "a default")
@@ -43,3 +47,20 @@ def limited_service(how: str, limit: Any, **options: Any) -> FastAPI:
             return "ok"
 
     return app
+
+
+def refuse_three_websockets(limiter: Any, **options: Any) -> None:
+    """Opens four connections to a WebSocket of one an hour, below a middleware with `limiter`."""
+    app = FastAPI()
+
+    @app.websocket("/", dependencies=[Depends(RateLimit("1/hour", **options))])
+    async def talk(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.close()
+
+    client = TestClient(RateLimitMiddleware(app, limiter=limiter))
+    with client.websocket_connect("/"):
+        pass
+    for _ in range(3):
+        with pytest.raises(WebSocketDisconnect), client.websocket_connect("/"):
+            pass

@@ -280,3 +280,25 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     while (message := await receive())["type"] == "websocket.receive":
         payload = {name: message.get(name) for name in ("text", "bytes")}
         await send({"type": "websocket.send", **payload})
+
+
+def check_two_a_minute(first: Answer, second: Answer, third: Answer) -> None:
+    """Checks the answers of hello() within ``2/minute``, at the instant 1,700,000,000."""
+    assert first.status == second.status == 200
+    assert first.body == b"hello"
+    assert first.fields == [
+        ("content-type", "text/plain"),
+        ("content-length", "5"),
+        ("x-ratelimit-limit", "2"),
+        ("x-ratelimit-remaining", "1"),
+        ("x-ratelimit-reset", "1700000030"),
+        ("ratelimit-policy", '"2/minute";q=2;w=60'),
+        ("ratelimit", '"2/minute";r=1;t=30'),
+    ]
+    assert third.status == 429
+    assert third["content-type"] == "application/problem+json"
+    assert third["retry-after"] == "30"
+    assert third["x-ratelimit-remaining"] == "0"
+    assert int(third["content-length"]) == len(third.body)
+    assert third.json()["violated-policies"] == ["2/minute"]
+    assert third.json()["retry_after"] == 30

@@ -68,12 +68,13 @@ class Proxy:
                     ("127.0.0.1", self.target), source_address=(self.source, 0)
                 )
                 self.sockets.append(server)
-                for source, sink, replies in ((client, server, False), (server, client, True)):
-                    thread = threading.Thread(
-                        target=self._carry, args=(source, sink, replies), daemon=True
-                    )
-                    self.threads.append(thread)
-                    thread.start()
+                self._join(client, server)
+
+    def _join(self, client: socket.socket, server: socket.socket) -> None:
+        for source, sink, replies in ((client, server, False), (server, client, True)):
+            thread = threading.Thread(target=self._carry, args=(source, sink, replies), daemon=True)
+            self.threads.append(thread)
+            thread.start()
 
     def _carry(self, source: socket.socket, sink: socket.socket, replies: bool) -> None:
         lost = False
@@ -84,16 +85,19 @@ class Proxy:
                     continue
                 if lost:  # no connection goes on without a part of its bytes
                     break
-                if not replies:
-                    self.requests += 1
-                    if self.mode == "swallow-scripts" and b"\r\nEVAL" in data:
-                        raise OSError
-                    sink.sendall(data)
-                else:
+                if replies:
                     self._reply(sink, data)
+                else:
+                    self.requests += 1
+                    self._request(source, sink, data)
         for each in (source, sink):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+
+    def _request(self, client: socket.socket, server: socket.socket, data: bytes) -> None:
+        if self.mode == "swallow-scripts" and b"\r\nEVAL" in data:
+            raise OSError
+        server.sendall(data)
 
     def _reply(self, client: socket.socket, data: bytes) -> None:
         if self.loses_one:

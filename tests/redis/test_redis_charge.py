@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 
 import pytest
 import tidegate as tg
@@ -184,11 +185,14 @@ def test_without_redis_the_fallback_owes_or_nothing(on_error: str, charged: int)
             assert limiter.hit("k", 5)
 
 
-def test_a_foreign_value_is_not_charged(server: RedisServer) -> None:
+@pytest.mark.parametrize("charge", [tg.Limiter.charge, tg.Limiter.charge_up_to])
+def test_a_foreign_value_is_not_charged(
+    server: RedisServer, charge: Callable[[tg.Limiter, str, int], tg.Decision]
+) -> None:
     with tg.Limiter("10/hour", storage=server.uri(PATIENT + "&on_error=open")) as limiter:
         limiter.hit("k")
         key = server.command("KEYS", "*").split(b"\r\n")[2]
         server.command("SET", key, "somebody's")
-        decision = limiter.charge("k", 3)
+        decision = charge(limiter, "k", 3)
         assert (decision.degraded, decision.charged) == (True, 0)
         assert limiter.stats().script_errors == 1

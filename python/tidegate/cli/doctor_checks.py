@@ -17,7 +17,7 @@ from tidegate.limiter.limit import Limit
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.storage.options import read_number
 from tidegate.limiter.storage.uri import open_store, without_password
-from tidegate.types import Algorithm
+from tidegate.types import ALGORITHMS, Algorithm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,15 +49,7 @@ _CLOCK_TOLERANCE = _core.CLOCK_TOLERANCE_NS / 1e9
 # Limits so slow that a charge stays visible. Their keys expire within the hour, in case the doctor
 # is killed before it removes them.
 _PLAN: tuple[tuple[str, Algorithm], ...] = tuple(
-    ("100/hour", algorithm)
-    for algorithm in (
-        "token-bucket",
-        "leaky-bucket",
-        "fixed-window",
-        "sliding-window",
-        "sliding-log",
-        "concurrency",
-    )
+    ("100/hour", algorithm) for algorithm in ALGORITHMS
 )
 _FAST: tuple[tuple[str, Algorithm], ...] = (("1000000/second", "token-bucket"),)
 

@@ -19,6 +19,7 @@ from tidegate.tuning.frame import Frame
 from tidegate.tuning.log_arguments import takes_columns
 from tidegate.tuning.progress import each_shown
 from tidegate.tuning.requests import Requests, limit_of
+from tidegate.types import ALGORITHMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,13 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "compare"]
 
-_ALGORITHMS: tuple[Algorithm, ...] = (
-    "token-bucket",
-    "leaky-bucket",
-    "fixed-window",
-    "sliding-window",
-    "sliding-log",
-)
+_ALGORITHMS = tuple(each for each in ALGORITHMS if each != "concurrency")
 _ORDINARY = 0.99
 # Rows times requests that take some seconds.
 _LONG = 20_000_000

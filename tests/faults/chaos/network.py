@@ -67,30 +67,7 @@ class FaultProxy(Proxy):
             for each in (client, server):
                 each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.sockets += [client, server]
-            for source, sink, replies in ((client, server, False), (server, client, True)):
-                thread = threading.Thread(
-                    target=self._carry, args=(source, sink, replies), daemon=True
-                )
-                self.threads.append(thread)
-                thread.start()
-
-    def _carry(self, source: socket.socket, sink: socket.socket, replies: bool) -> None:
-        lost = False
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                if self.mode == "hole":
-                    lost = True
-                    continue
-                if lost:  # no connection goes on without a part of its bytes
-                    break
-                if replies:
-                    self._reply(sink, data)
-                else:
-                    self.requests += 1
-                    self._request(source, sink, data)
-        for each in (source, sink):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+            self._join(client, server)
 
     def _trickle(self, sink: socket.socket, data: bytes) -> None:
         for start in range(0, len(data), 20):

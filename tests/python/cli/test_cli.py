@@ -12,15 +12,7 @@ import pytest
 import tidegate as tg
 from tidegate.cli.explain import burst_chart, in_words, span
 from tidegate.cli.main import main
-
-ALGORITHMS = (
-    "token-bucket",
-    "leaky-bucket",
-    "fixed-window",
-    "sliding-window",
-    "sliding-log",
-    "concurrency",
-)
+from tidegate.types import ALGORITHMS
 
 
 def test_version(capsys):

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 import tidegate as tg
-from fastapi import Depends, FastAPI, WebSocket
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from flask import Flask
-from limited_routes import HOW, limited_service
-from starlette.websockets import WebSocketDisconnect
+from limited_routes import HOW, limited_service, refuse_three_websockets
 from tidegate import rate_limit, wsgi
 from tidegate.asgi import RateLimitMiddleware
-from tidegate.fastapi import RateLimit
 from tidegate.flask import RateLimiter as FlaskRateLimit
 
 pytest.importorskip("django")
@@ -52,20 +50,8 @@ def test_refusals_of_a_fastapi_route_use_nothing_of_the_service(how: str, cost_a
 
 
 def test_refusals_of_a_websocket_use_nothing_of_the_service() -> None:
-    app = FastAPI()
-
-    @app.websocket("/", dependencies=[Depends(RateLimit("1/hour", clock=CLOCK))])
-    async def talk(websocket: WebSocket) -> None:
-        await websocket.accept()
-        await websocket.close()
-
     service = of_service()
-    client = TestClient(RateLimitMiddleware(app, limiter=service))
-    with client.websocket_connect("/"):
-        pass
-    for _ in range(3):
-        with pytest.raises(WebSocketDisconnect), client.websocket_connect("/"):
-            pass
+    refuse_three_websockets(service, clock=CLOCK)
     assert service.peek("testclient").remaining == 9
 
 

@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 import tidegate as tg
-from fastapi import Depends, FastAPI, WebSocket
 from fastapi.testclient import TestClient
 from flask import Flask
-from limited_routes import HOW, limited_service
-from starlette.websockets import WebSocketDisconnect
+from limited_routes import HOW, limited_service, refuse_three_websockets
 from tidegate import rate_limit, wsgi
 from tidegate.asgi import RateLimitMiddleware
-from tidegate.fastapi import RateLimit
 from tidegate.flask import RateLimiter as FlaskRateLimit
 from tidegate.rules import RuleSet
 
@@ -38,20 +35,8 @@ def test_a_request_that_a_fastapi_route_refuses_is_not_charged_to_rules(how: str
 
 
 def test_a_websocket_that_a_dependency_refuses_charges_no_rule() -> None:
-    app = FastAPI()
-
-    @app.websocket("/ws", dependencies=[Depends(RateLimit("1/minute", clock=tg.ManualClock(0)))])
-    async def talk(websocket: WebSocket) -> None:
-        await websocket.accept()
-        await websocket.close()
-
     rules = limiter()
-    client = TestClient(RateLimitMiddleware(app, limiter=rules))
-    with client.websocket_connect("/ws"):
-        pass
-    for _ in range(3):
-        with pytest.raises(WebSocketDisconnect), client.websocket_connect("/ws"):
-            pass
+    refuse_three_websockets(rules, clock=tg.ManualClock(0))
     assert left(rules, "testclient") == 99
 
 
