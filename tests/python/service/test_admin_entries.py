@@ -148,4 +148,5 @@ def test_an_entry_may_have_a_begin_and_an_end(any_service: AdminService, path: s
     assert any_service.ask("GET", path).json()["entries"] == [known]
     assert any_service.limiter.check(user="42", tier="free", endpoint="/api/x").rule == "abuse"
     assert any_service.ask("DELETE", f"{path}/abuse", role="operator").status_code == 200
-    assert any_service.audit()[0]["before"] == [known]
+    entries = [entry for entry in any_service.audit() if entry["action"].endswith(".delete")]
+    assert [entry["before"] for entry in entries] == [[known]]
