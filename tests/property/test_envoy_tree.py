@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tidegate as tg
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tidegate import _core
 from tidegate.limiter.storage.uri import open_store
@@ -173,6 +173,18 @@ def add(tree: Any, parent: int, nodes: list[Node]) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(roots=levels(), asked=requests, all_or_none=st.booleans())
+# A quota refuses what a limit in shadow has counted, for two equal descriptors.
+@example(
+    roots=[Node("a", None, 2, shadow=True), Node("b", "x", 1, quota=True)],
+    asked=[[([("a", "y")], 1), ([("b", "x")], 2), ([("a", "y")], 1)]],
+    all_or_none=True,
+)
+# The same of a limit that is enforced.
+@example(
+    roots=[Node("a", None, 2), Node("b", "x", 1, quota=True)],
+    asked=[[([("a", "y")], 1), ([("b", "x")], 2), ([("a", "y")], 1)]],
+    all_or_none=True,
+)
 def test_the_service_answers_as_the_model_does(
     roots: list[Node], asked: list[Any], all_or_none: bool
 ) -> None:

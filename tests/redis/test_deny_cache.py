@@ -198,7 +198,9 @@ def test_the_servers_time_is_never_told_too_early(server: RedisServer) -> None:
     """Whoever comes back after retry_after, real time and a repeated refusal, passes."""
     with tidegate.Limiter("1/50 ms", storage=server.uri(f"{PATIENT}&deny_cache_max=1")) as limiter:
         for _ in range(30):
-            eventually(lambda: not limiter.hit("k"), interval=0)
-            repeated = limiter.hit("k")
-            time.sleep(repeated.retry_after)
+            refusals: list[tidegate.Decision] = []
+            while len(refusals) < 2:  # on a busy machine, time may pass between the two
+                decision = limiter.hit("k")
+                refusals = [] if decision else [*refusals, decision]
+            time.sleep(refusals[-1].retry_after)
             assert limiter.hit("k")

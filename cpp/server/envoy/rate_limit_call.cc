@@ -196,9 +196,13 @@ bool RateLimitCall::Hit(Group* group) {
 bool RateLimitCall::UseUp(Group* group) {
   // A quota refuses only beside others, so the store cannot: what it has charged is given back.
   if (!group->is_apart && !group->refused && IsOutOfQuota()) {
-    group->refused = group->is_returned = true;
-    for (const Charge& charge : group->hits.plan) {
-      if (!charge.limit->limit.shadow()) group->returned.plan.push_back(charge);
+    group->refused = true;
+    for (size_t i = 0; i < group->outcomes.size(); ++i) {
+      // A limit in shadow that was exceeded has counted nothing.
+      if (group->outcomes[i].allowed) group->returned.plan.push_back(group->hits.plan[i]);
+    }
+    for (const Charges::For& each : group->hits.of) {
+      asked_[each.descriptor].returned = group->hits.plan[each.charge].cost;
     }
     return Call(Op::kRefund, group->returned, group, &RateLimitCall::Refund);
   }
@@ -368,10 +372,8 @@ DescriptorStatus RateLimitCall::StatusOf(const Asked& asked, uint32_t descriptor
   }
   const auto group = groups_.size() == 1 ? 0 : descriptor;
   const bool is_used_up = groups_[group].is_apart && groups_[group].refused;
-  const bool is_returned = groups_[group].is_returned && asked.kind == Kind::kHit &&
-                           decision.allowed && !decision.limit->shadow();
-  status.limit_remaining =
-      is_used_up ? 0 : AsUint32(decision.remaining() + (is_returned ? asked.hits : 0));
+  const int64_t returned = decision.allowed ? asked.returned : 0;
+  status.limit_remaining = is_used_up ? 0 : AsUint32(decision.remaining() + returned);
   status.until_reset_ns = UntilResetNs(decision);
   const bool is_quota = asked.node != nullptr && asked.node->spec.quota;
   const bool is_shadow = asked.node != nullptr && asked.node->spec.shadow;

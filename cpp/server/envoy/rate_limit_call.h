@@ -87,6 +87,7 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
     std::shared_ptr<Counters> counters;
     std::string key;
     int64_t hits = 0;
+    int64_t returned = 0;  // of what its limits counted, also for equal descriptors
     Kind kind = Kind::kHit;
     bool is_of_caller = false;                  // belongs to a caller with a penalty
     absl::InlinedVector<Decision, 1> outcomes;  // the outcomes of its limits
@@ -108,7 +109,6 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
     Charges returned;       // hits that the quotas refused after they were charged
     bool is_apart = false;  // one descriptor, whose refused hits use up what is left
     bool refused = false;
-    bool is_returned = false;
     bool degraded = false;
     Outcomes outcomes;
   };

@@ -269,7 +269,7 @@ def test_stats() -> None:
     limiter.allow("a")
     limiter.hit("b")
     assert limiter.stats() == tg.Stats(2, 1, 0, 0, 2, 0, 0)
-    assert tg.Stats(2, 1, 0, 0, 2, 0, 0)[7:] == (0, 0, 0, False, 0, 0, 0, 0, 0, 0)
+    assert tg.Stats(2, 1, 0, 0, 2, 0, 0)[7:] == (0, 0, 0, False, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def test_a_storage_may_be_shared() -> None:
