@@ -34,7 +34,7 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/extension tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts
 
-.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood owed values lost-rules chaos soak bench bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
+.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood owed values lost-rules starts chaos soak bench bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz mutants oracle campaign docs wheel clean deps-build deps-test deps-bench deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -242,6 +242,9 @@ mutants: deps-test $(VENV)/.test  ## change the package at MUTANTS random places
 chaos: deps-test $(VENV)/.test $(VENV)/.tested  ## some 150 faults of servers, networks and processes, in at most 20 minutes
 	@mkdir -p build
 	$(python) tests/faults/chaos_campaign.py --minutes 20 --json build/chaos.json
+
+starts: deps-test $(VENV)/.test $(VENV)/.tested  ## 40 processes that start at once, and ask one Redis at once
+	$(python) tests/faults/start_campaign.py
 
 soak: deps-test $(VENV)/.test $(VENV)/.tested  ## a running service in floods, cuts and faults of its servers, for SOAK_SECONDS
 	@mkdir -p build

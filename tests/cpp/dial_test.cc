@@ -1,4 +1,5 @@
-// Connections to servers with several addresses, and what is said of failures.
+// Connections to servers with several addresses, calls that nobody answers, and what is said of
+// failures.
 #include "redis/transport/dial.h"
 
 #include <arpa/inet.h>
@@ -14,8 +15,13 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 #include "redis/health/failure_log.h"
+#include "redis/transport/connection.h"
+#include "redis/transport/cpu_waits.h"
+#include "redis/transport/io_thread.h"
+#include "testing.h"
 
 namespace tidegate::redis {
 namespace {
@@ -160,6 +166,103 @@ TEST(DialTest, ARefusalOfTheServerIsFinal) {
   EXPECT_EQ(stream.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_NE(stream.status().message().find("NOAUTH"), std::string::npos);
   EXPECT_EQ(other.connections(), 0);
+}
+
+TEST(CpuWaitsTest, AThreadIsStarvedThatWaitedForLongAndForNoLessThanItRan) {
+  const auto ms = [](int64_t n) { return std::chrono::milliseconds(n); };
+  EXPECT_FALSE(WasStarved({}, {}, ms(50)));
+  EXPECT_TRUE(WasStarved({}, {ms(50), ms(50)}, ms(50)));
+  EXPECT_FALSE(WasStarved({}, {ms(51), ms(50)}, ms(50)));
+  EXPECT_FALSE(WasStarved({}, {ms(1), ms(49)}, ms(50)));
+  EXPECT_FALSE(WasStarved({ms(9), ms(30)}, {ms(10), ms(79)}, ms(50)));
+  EXPECT_TRUE(WasStarved({ms(900), ms(10)}, {ms(910), ms(60)}, ms(50)));
+}
+
+#if defined(__linux__)
+TEST(CpuWaitsTest, TheKernelCountsHowLongAThreadRan) {
+  const CpuTimes before = CpuTimesOfThread();
+  EXPECT_TRUE(testing::Eventually([&] { return CpuTimesOfThread().ran > before.ran; }));
+  EXPECT_GE(CpuTimesOfThread().waited, before.waited);
+}
+#endif
+
+// A thread that has waited for an hour more at each reading.
+CpuTimes EverMoreWaits() {
+  static std::atomic<int> readings{0};
+  return {{}, std::chrono::hours(++readings)};
+}
+CpuTimes NoWaits() { return {}; }
+
+// A connection to a server that accepts it, answers once, and is silent then.
+class SilentTest : public ::testing::Test {
+ protected:
+  static constexpr absl::Duration kTimeout = absl::Milliseconds(50);
+
+  ~SilentTest() override {
+    if (connection_ != nullptr) connection_->Stop();
+    io_->Stop();
+  }
+
+  void Connect(CpuTimes (*cpu_times)()) {
+    const auto* const in = reinterpret_cast<const sockaddr_in*>(&server_.address().bytes);
+    options_.port = ntohs(in->sin_port);
+    options_.timeout = kTimeout;
+    options_.connect_timeout = absl::Seconds(20);
+    connection_ = std::make_shared<Connection>(options_, io_, cpu_times);
+    connection_->Start();
+    ASSERT_TRUE(testing::Eventually([&] { return connection_->ShowsLife(); }));  // it is up
+  }
+  // How long a call takes to fail, and one that does not wait.
+  Instant::duration CallFor() {
+    const Instant begin = MonotonicNow();
+    const auto reply = connection_->Call("PING\r\n", 1, begin + Chrono(kTimeout));
+    EXPECT_EQ(reply.status().code(), absl::StatusCode::kDeadlineExceeded);
+    return MonotonicNow() - begin;
+  }
+  Instant::duration SendFor() {
+    class Ping final : public Caller {
+     public:
+      Ping(Instant deadline, absl::Notification* over, absl::Status* status)
+          : Caller(deadline), over_(over), status_(status) {}
+      std::string Request() override { return "PING\r\n"; }
+      void Done(absl::StatusOr<Reply> reply) override {
+        *status_ = reply.status();
+        over_->Notify();
+      }
+
+     private:
+      absl::Notification* const over_;
+      absl::Status* const status_;
+    };
+    absl::Notification over;
+    absl::Status status;
+    const Instant begin = MonotonicNow();
+    connection_->Send(std::make_unique<Ping>(begin + Chrono(kTimeout), &over, &status));
+    io_->Flush();
+    over.WaitForNotification();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+    return MonotonicNow() - begin;
+  }
+
+  const Server server_{"+OK\r\n"};
+  RedisOptions options_;
+  const std::shared_ptr<IoThread> io_ = std::make_shared<IoThread>();
+  std::shared_ptr<Connection> connection_;
+};
+
+TEST_F(SilentTest, AThreadThatHadNoProcessorWaitsForOneMoreTimeout) {
+  Connect(EverMoreWaits);
+  EXPECT_GE(CallFor(), Chrono(2 * kTimeout));
+}
+
+TEST_F(SilentTest, TheThreadThatHadNoProcessorForOthersWaitsForOneMoreTimeout) {
+  Connect(EverMoreWaits);
+  EXPECT_GE(SendFor(), Chrono(2 * kTimeout));
+}
+
+TEST_F(SilentTest, ACallEndsWithoutAnAnswer) {
+  Connect(NoWaits);
+  EXPECT_GE(CallFor(), Chrono(kTimeout));
 }
 
 TEST(FailureLogTest, TheFirstFailureIsReportedAndThenOneInAMinute) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iterator>
 #include <random>
 #include <system_error>
 #include <thread>
@@ -29,6 +28,8 @@ constexpr milliseconds kSilence{1000};
 constexpr milliseconds kIdle{1};
 // How long another thread may take to write a request or to read a reply that has arrived.
 constexpr milliseconds kGrace{100};
+// A thread that is woken later than this had no processor.
+constexpr milliseconds kLateWake{5};
 
 }  // namespace
 
@@ -48,8 +49,9 @@ void Connection::Lock::Wait(std::condition_variable& condition, Instant until) {
   }
 }
 
-Connection::Connection(const RedisOptions& options, std::shared_ptr<IoThread> io)
-    : options_(options), io_(std::move(io)) {}
+Connection::Connection(const RedisOptions& options, std::shared_ptr<IoThread> io,
+                       CpuTimes (*cpu_times)())
+    : options_(options), io_(std::move(io)), cpu_times_(cpu_times) {}
 
 // ------------------------------------------------------------------- connecting
 
@@ -60,6 +62,7 @@ void Connection::Start() {
 
 void Connection::StartConnecting(Lock&) {
   state_ = State::kConnecting;
+  begun_ = false;
   try {
     std::thread([self = shared_from_this()] { self->Connect(); }).detach();
     connecting_ = true;
@@ -74,6 +77,10 @@ void Connection::Connect() {
   std::minstd_rand random(std::random_device{}());
   std::uniform_real_distribution<double> jitter(0.5, 1.0);
   milliseconds backoff = kFirstBackoff;
+  {
+    Lock lock(*this);
+    begun_ = true;
+  }
   for (;;) {
     // The time that the password function takes is not the server's.
     absl::StatusOr<std::unique_ptr<Stream>> stream = absl::UnknownError("");
@@ -196,20 +203,33 @@ void Connection::CheckUp(Lock& lock) {
   if (state_ == State::kConnecting && !connecting_) StartConnecting(lock);
 }
 
-absl::Status Connection::AwaitUp(Lock& lock, Instant deadline) {
-  while (state_ == State::kConnecting && failure_.ok() && MonotonicNow() < deadline) {
-    lock.Wait(changed_, deadline);
-  }
-  if (state_ == State::kUp) return absl::OkStatus();
-  return NotConnected();
+bool Connection::ExtendIfStarved(InFlight& in_flight, Instant now) const {
+  if (in_flight.deadline > now) return true;
+  if (in_flight.extended) return false;
+  in_flight.extended = true;
+  const std::chrono::nanoseconds timeout = Chrono(options_.timeout);
+  in_flight.starved = (connecting_ && !begun_) || now - in_flight.deadline > kLateWake ||
+                      WasStarvedOfLate(cpu_times_, now, timeout);
+  if (in_flight.starved) in_flight.deadline = now + timeout;
+  return in_flight.starved;
 }
 
-absl::Status Connection::NotConnected() const {
+absl::Status Connection::AwaitUp(Lock& lock, InFlight& in_flight) {
+  while (state_ == State::kConnecting && failure_.ok() &&
+         ExtendIfStarved(in_flight, MonotonicNow())) {
+    lock.Wait(changed_, in_flight.deadline);
+  }
+  if (state_ == State::kUp) return absl::OkStatus();
+  return NotConnected(in_flight);
+}
+
+absl::Status Connection::NotConnected(const InFlight& in_flight) const {
   if (state_ == State::kConnecting) {
     if (!failure_.ok()) return failure_;
     // Blame the server only if it owed an answer for half of a request's time.
     const Instant now = MonotonicNow();
-    if (dialing_since_ < now && now - dialing_since_ >= Chrono(options_.timeout) / 2) {
+    const std::chrono::nanoseconds time = Chrono(options_.timeout) * (in_flight.starved ? 2 : 1);
+    if (dialing_since_ < now && now - dialing_since_ >= time / 2) {
       return absl::UnavailableError(absl::StrCat("the server does not answer: ", lost_));
     }
   }
@@ -234,7 +254,7 @@ absl::StatusOr<Reply> Connection::Call(const std::string& request, int replies, 
   CheckUp(lock);
   in_flight->could_leave = state_ == State::kUp;
   do {
-    if (absl::Status s = AwaitUp(lock, in_flight->deadline); !s.ok()) return s;
+    if (absl::Status s = AwaitUp(lock, *in_flight); !s.ok()) return s;
     if (absl::Status s = CheckQueue(); !s.ok()) return s;
     const Instant leaves = MonotonicNow();
     ForgiveDelay(*in_flight, leaves);
@@ -255,8 +275,8 @@ absl::StatusOr<Reply> Connection::Call(const std::string& request, int replies, 
 void Connection::AwaitReply(Lock& lock, const InFlightPtr& in_flight) {
   for (bool looked = false; !in_flight->done;) {
     const Instant now = MonotonicNow();
+    const bool late = !ExtendIfStarved(*in_flight, now);
     const Instant deadline = in_flight->deadline;
-    const bool late = now >= deadline;
     if (state_ == State::kUp && !reading_) {
       if (late && looked && HasLost(*in_flight, now)) break;
       looked = late;
@@ -414,172 +434,6 @@ void Connection::PassReading() {
       to_wake_.push_back(in_flight);
     }
     return;
-  }
-}
-
-// ------------------------------------------------------- calls that do not wait
-
-void Connection::Send(std::unique_ptr<Caller> caller) {
-  const auto in_flight = std::make_shared<InFlight>();
-  in_flight->async = true;
-  in_flight->submitted = MonotonicNow();
-  in_flight->deadline = caller->deadline();
-  in_flight->caller = std::move(caller);
-  absl::Status refused;
-  {
-    Lock lock(*this);
-    if (state_ == State::kStopped) {
-      refused = absl::CancelledError(lost_);
-    } else if (!served_) {
-      refused = io_->Serve(shared_from_this());
-      served_ = refused.ok();
-    }
-    if (refused.ok()) refused = CheckQueue();
-    if (refused.ok()) {
-      in_flight->could_leave = state_ == State::kUp;
-      waiting_.push_back(in_flight);
-    }
-  }
-  if (refused.ok()) {
-    io_->Submitted();
-  } else {
-    in_flight->caller->Done(std::move(refused));
-  }
-}
-
-void Connection::SendWaiting(Lock& lock) {
-  std::deque<InFlightPtr> waiting;
-  waiting.swap(waiting_);
-  leaving_ = waiting.size();
-  const std::shared_ptr<Stream> stream = stream_;
-  lock.Release();
-  std::vector<InFlightPtr> joined;
-  for (InFlightPtr& in_flight : waiting) {
-    if (!joined.empty()) joined.back()->caller->Join(&in_flight->caller);
-    if (in_flight->caller != nullptr) joined.push_back(std::move(in_flight));
-  }
-  std::string requests;
-  for (const InFlightPtr& in_flight : joined) requests += in_flight->caller->Request();
-  lock.Acquire();
-  leaving_ = 0;
-  if (stream != stream_) {
-    // These were not sent. They are sent by the next connection, or fail there.
-    for (const InFlightPtr& in_flight : joined) in_flight->could_leave = false;
-    waiting_.insert(waiting_.begin(), joined.begin(), joined.end());
-    return;
-  }
-  const Instant now = MonotonicNow();
-  Queue(requests, now, joined);
-  for (const InFlightPtr& in_flight : joined) {
-    ForgiveDelay(*in_flight, now);
-    in_flight->caller->set_deadline(in_flight->deadline);
-    in_flight->unsent = false;
-    in_flight->replies = in_flight->caller->replies();
-    auto later = async_.end();
-    while (later != async_.begin() && (*std::prev(later))->deadline > in_flight->deadline) --later;
-    async_.insert(later, in_flight);
-  }
-}
-
-void Connection::FailWaiting(Instant now) {
-  const bool connecting = state_ == State::kConnecting && failure_.ok();
-  std::deque<InFlightPtr> waiting;
-  waiting.swap(waiting_);
-  for (InFlightPtr& in_flight : waiting) {
-    if (connecting && in_flight->deadline > now) {
-      waiting_.push_back(std::move(in_flight));
-    } else {
-      Finish(in_flight, NotConnected());
-    }
-  }
-}
-
-void Connection::ExpireLate(Lock& lock) {
-  while (!async_.empty() && async_.front()->done) async_.pop_front();
-  Instant now = MonotonicNow();
-  if (async_.empty() || async_.front()->deadline > now) return;
-  if (state_ == State::kUp && !reading_) {
-    reading_ = true;
-    ReadHeld(lock, stream_);
-  }
-  while (!async_.empty() && (async_.front()->done || async_.front()->deadline <= now)) {
-    const InFlightPtr in_flight = async_.front();
-    if (!in_flight->done) {
-      if (!HasLost(*in_flight, MonotonicNow())) return;
-      Finish(in_flight, absl::DeadlineExceededError("no answer in time"));
-      in_flight->abandoned = true;
-    }
-    async_.pop_front();
-  }
-}
-
-void Connection::Deliver(Lock& lock) {
-  std::vector<InFlightPtr> completed;
-  completed.swap(completed_);
-  lock.Release();
-  for (const InFlightPtr& in_flight : completed) {
-    in_flight->caller->Done(std::move(in_flight->reply));
-    in_flight->caller.reset();
-  }
-  completed.clear();
-  lock.Acquire();
-}
-
-Connection::Turn Connection::Serve() {
-  Lock lock(*this);
-  bool busy = false;
-  if (!waiting_.empty()) {
-    CheckUp(lock);
-    if (state_ == State::kUp) {
-      SendWaiting(lock);
-      busy = true;
-    } else {
-      FailWaiting(MonotonicNow());
-    }
-  }
-  ExpireLate(lock);
-  // Requests that were queued meanwhile are sent before the callers run.
-  if (!out_.empty()) Flush(lock, Instant::min());
-  if (!completed_.empty()) {
-    Deliver(lock);
-    busy = true;
-  }
-  if (state_ == State::kStopped && waiting_.empty() && completed_.empty()) return Turn::kOver;
-  return busy ? Turn::kBusy : Turn::kIdle;
-}
-
-Connection::Watch Connection::BeginWatch() {
-  Lock lock(*this);
-  Watch watch;
-  const bool connecting = state_ == State::kConnecting && failure_.ok();
-  watch.ready =
-      !completed_.empty() || (!waiting_.empty() && !connecting) || state_ == State::kStopped;
-  // waiting_ is not in the order of deadlines.
-  for (const InFlightPtr& in_flight : waiting_) {
-    watch.deadline = std::min(watch.deadline, in_flight->deadline);
-  }
-  if (!async_.empty()) watch.deadline = std::min(watch.deadline, async_.front()->deadline);
-  if (state_ == State::kUp) {
-    watch.stream = stream_;
-    if (async_.empty()) {
-      PassReading();
-    } else if (!reading_) {
-      reading_ = true;
-      watch.reads = true;
-      watch.events |= POLLIN;
-    }
-    if (!out_.empty() && !writing_) watch.events |= POLLOUT;
-  }
-  return watch;
-}
-
-void Connection::EndWatch(const Watch& watch, short revents) {
-  if (!watch.reads) return;
-  Lock lock(*this);
-  if ((revents & ~POLLOUT) != 0) {
-    ReadHeld(lock, watch.stream);
-  } else {
-    reading_ = false;
   }
 }
 

@@ -14,7 +14,8 @@
 // A missed deadline counts against the server only if the server caused it. A request that was
 // never sent fails with Cancelled, which says nothing about the server, unless the server owes an
 // answer to the attempt to connect. If the process itself was held up (a suspended machine, a busy
-// core), the socket is read before a request is given up.
+// core), the socket is read before a request is given up, and the request has up to one more
+// timeout.
 //
 // Servers and proxies close idle connections. A connection that was idle is checked before it is
 // used, and if its end is found only while writing, the requests that were not written completely
@@ -38,6 +39,7 @@
 #include "absl/types/span.h"
 #include "base/monotonic.h"
 #include "redis/transport/client.h"
+#include "redis/transport/cpu_waits.h"
 #include "redis/transport/stream.h"
 #include "tidegate/redis_store.h"
 
@@ -47,8 +49,10 @@ class IoThread;
 
 class Connection final : public std::enable_shared_from_this<Connection> {
  public:
-  // `io` serves Send(), and is shared by all connections of one client.
-  Connection(const RedisOptions& options, std::shared_ptr<IoThread> io);
+  // `io` serves Send(), and is shared by all connections of one client. `cpu_times` reads those of
+  // the calling thread.
+  Connection(const RedisOptions& options, std::shared_ptr<IoThread> io,
+             CpuTimes (*cpu_times)() = CpuTimesOfThread);
 
   // Begins to connect.
   void Start();
@@ -99,6 +103,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     bool could_leave = true;  // the connection that was up when it was submitted still is
     bool unsent = false;      // taken back, as no server can have executed it
     bool abandoned = false;   // its caller is gone; the reply is dropped
+    bool extended = false;    // its deadline came, and was looked at by ExtendIfStarved()
+    bool starved = false;     // this process was held up before its deadline
     bool done = false;
     int replies = 1;  // still to come
     absl::StatusOr<Reply> reply = absl::UnknownError("");
@@ -141,9 +147,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // Checks whether the connection is still open, if it was idle or has long been silent, and begins
   // to reconnect if it is not.
   void CheckUp(Lock& lock);
-  absl::Status AwaitUp(Lock& lock, Instant deadline);  // (*)
+  absl::Status AwaitUp(Lock& lock, InFlight& in_flight);  // (*)
   // The reason why a request whose time is up was not sent.
-  absl::Status NotConnected() const;
+  absl::Status NotConnected(const InFlight& in_flight) const;
   absl::Status CheckQueue() const;
   // Waits for the reply to a written request of this thread, or until its deadline. (*)
   void AwaitReply(Lock& lock, const InFlightPtr& in_flight);
@@ -160,6 +166,9 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // Moves the deadline of a request that is sent `now` but could have been sent when it was
   // submitted: this process held it up.
   void ForgiveDelay(InFlight& in_flight, Instant now) const;
+  // Moves the deadline of a request, once and by up to a timeout, if it has passed by `now` and
+  // this process had no processor to meet it. Returns whether time is left.
+  bool ExtendIfStarved(InFlight& in_flight, Instant now) const;
   // Moves the deadlines of requests that were written just now, by the time that they waited for a
   // thread to write them.
   void StampWritten(uint64_t written, bool waited_for_server);
@@ -174,18 +183,21 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // Lets one of the waiting callers read.
   void PassReading();
   // For requests queued with Send():
-  void SendWaiting(Lock& lock);   // (*)
-  void FailWaiting(Instant now);  // those that cannot be sent
-  void ExpireLate(Lock& lock);    // (*)
-  void Deliver(Lock& lock);       // (*)
+  void SendWaiting(Lock& lock);                      // (*)
+  void FailWaiting(Instant now);                     // those that cannot be sent
+  void ExpireLate(Lock& lock);                       // (*)
+  void WatchDeadline(const InFlightPtr& in_flight);  // puts it into async_
+  void Deliver(Lock& lock);                          // (*)
 
   const RedisOptions options_;
   const std::shared_ptr<IoThread> io_;
+  CpuTimes (*const cpu_times_)();
 
   std::mutex mu_;                    // guards all below
   std::condition_variable changed_;  // state_ or failure_
   State state_ = State::kConnecting;
   bool connecting_ = false;  // whether a thread is making the connection
+  bool begun_ = false;       // whether that thread has run
   // The failure of the last attempt to connect; ok if none has failed since the connection was up.
   absl::Status failure_;
   // Since when the server owes an answer to the present attempt.
