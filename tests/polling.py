@@ -52,4 +52,4 @@ async def eventually_async(
 
 def _check(deadline: float, seconds: float) -> None:
     if time.monotonic() >= deadline:
-        raise AssertionError(f"Expected the condition to hold within {seconds:g} s, it never did")
+        raise AssertionError(f"the condition did not hold; expected it to within {seconds:g} s")

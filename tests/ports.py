@@ -42,7 +42,7 @@ def _take() -> tuple[int, socket.socket]:
             holder.bind(f"\0tidegate-tests-ports-{number}")
             return number, holder
         holder.close()
-    raise RuntimeError(f"Expected at most {_BLOCKS} test processes at once, found more")
+    raise RuntimeError(f"the test processes are too many; expected at most {_BLOCKS} at once")
 
 
 def free_port(*, bus: bool = False) -> int:
@@ -56,4 +56,4 @@ def free_port(*, bus: bool = False) -> int:
             for number in (port, port + 10_000)[: 1 + bus]:
                 bound.enter_context(socket.socket()).bind(("127.0.0.1", number))
             return port
-    raise RuntimeError(f"Expected a free port among {_LENGTH}, found none")
+    raise RuntimeError(f"no port is free; expected one among {_LENGTH}")

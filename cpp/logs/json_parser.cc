@@ -88,7 +88,7 @@ class JsonParser final : public Parser {
       case dom::element_type::NULL_VALUE:
         return true;
       case dom::element_type::UINT64:
-        return record->Fail("a number below 2^63", "a larger one");
+        return record->Fail("a number below 2^63", "a larger number");
       case dom::element_type::OBJECT:
         return record->Fail("a text or a number", "an object");
       case dom::element_type::ARRAY:

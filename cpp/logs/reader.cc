@@ -38,7 +38,7 @@ void Reader::EndSource(bool cut_off) {
           const std::string text = lines.TakeUnfinished();
           if (!text.empty()) {
             AddBad({text, lines.number()}, "the rest of the line",
-                   "the end of a file that was cut off");
+                   "no end, since the file was cut off");
           }
         }
         lines.End([this](const Line& line) { OnLine(line); });
@@ -54,7 +54,7 @@ void Reader::OnLine(const Line& line) {
     text.remove_prefix(kByteOrderMark.size());
   }
   if (!text.empty() && text.back() == '\r') text.remove_suffix(1);
-  if (line.too_long) return AddBad(line, "a line of at most 1 MiB", "a longer one");
+  if (line.too_long) return AddBad(line, "at most 1 MiB", "more bytes");
   if (text.empty()) return;
   if (std::memchr(text.data(), '\0', text.size()) != nullptr) {
     return AddBad(line, "text", "a NUL byte");
@@ -77,13 +77,14 @@ void Reader::AddBad(const Line& line, std::string_view expected, std::string_vie
   if (bad_lines_.size() >= kBadLinesKept) return;
   BadLine bad{.source = source_, .number = line.number, .text = {}, .reason = {}};
   bad.text.assign(line.text.substr(0, kShownBytes));
-  bad.reason.append("Expected ").append(expected).append(", got ");
+  bad.reason.append("the line has ");
   if (got.empty()) {
-    bad.reason.append("nothing");
+    bad.reason.append("nothing there");
   } else {
     bad.reason.append(got.substr(0, kShownOfField));
     if (got.size() > kShownOfField) bad.reason.append("...");
   }
+  bad.reason.append("; expected ").append(expected);
   bad_lines_.push_back(std::move(bad));
 }
 

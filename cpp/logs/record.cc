@@ -184,7 +184,7 @@ bool Record::Complete() {
     has_time_ = true;
     if (!SetTime(times_.Read(number_, &time_ns), number_)) return false;
   }
-  if (!has_time_) return Fail("a field with the time", "a line without one");
+  if (!has_time_) return Fail("a field with the time", "no time");
   // The clocks of two machines may differ; then the duration counts as 0.
   if (has_end_) duration_ns = std::max<int64_t>(end_ns_ - time_ns, 0);
   return true;

@@ -72,20 +72,20 @@ def assert_refused(
     `limit`, the name of the limit, and `retry_after`, in whole seconds, are checked if given.
     """
     status, shown = _status(response), _rate_limit(response)
-    assert status == 429, f"expected a refusal, a 429, and got a {status} ({shown})"
+    assert status == 429, f"the response is a {status} ({shown}); expected a refusal, a 429"
     if limit is not None:
         name = response.headers.get("RateLimit", "")
         quoted = '"' + limit.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        assert quoted in name, f"expected a refusal of the limit {limit!r}, and got {shown}"
+        assert quoted in name, f"the refusal is by {shown}; expected the limit {limit!r}"
     if retry_after is not None:
         wait = response.headers.get("Retry-After")
-        assert wait == str(retry_after), f"expected a wait of {retry_after} s, and got {wait} s"
+        assert wait == str(retry_after), f"the wait is {wait} s; expected {retry_after} s"
 
 
 def assert_allowed(response: Any) -> None:
     """Asserts that no limit refused the request of `response`, whatever else its status says."""
     status = _status(response)
-    assert status != 429, f"expected no refusal, and got a 429 ({_rate_limit(response)})"
+    assert status != 429, f"the response is a 429 ({_rate_limit(response)}); expected no refusal"
 
 
 def _status(response: Any) -> int:
@@ -94,8 +94,8 @@ def _status(response: Any) -> int:
         if isinstance(status, int):
             return status
     raise AssertionError(
-        f"expected a response with a status and headers, and got {response!r} of type "
-        f"{type(response).__name__}"
+        f"the response is {response!r} of type {type(response).__name__}; expected one with a "
+        "status and headers"
     )
 
 

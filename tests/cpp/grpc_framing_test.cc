@@ -55,10 +55,10 @@ TEST(GrpcUnaryTest, ExpectsExactlyOneMessage) {
   EXPECT_EQ(UnaryMessage(Bytes("\0\0\0\0\2hi"), 9, &message, &why), GrpcStatus::kOk);
   EXPECT_EQ(message, "hi");
   EXPECT_EQ(UnaryMessage("", 9, &message, &why), GrpcStatus::kInternal);
-  EXPECT_EQ(why, "Expected one message, got none");
+  EXPECT_EQ(why, "the call has no message; expected one");
   EXPECT_EQ(UnaryMessage(Bytes("\0\0\0\0\2h"), 9, &message, &why), GrpcStatus::kInternal);
   EXPECT_EQ(UnaryMessage(Bytes("\0\0\0\0\2hi\0"), 9, &message, &why), GrpcStatus::kUnimplemented);
-  EXPECT_EQ(why, "Expected one message, got several");
+  EXPECT_EQ(why, "the call has several messages; expected one");
   EXPECT_EQ(UnaryMessage(Bytes("\1\0\0\0\2hi"), 9, &message, &why), GrpcStatus::kUnimplemented);
   EXPECT_EQ(UnaryMessage(Bytes("\0\0\0\1\0"), 9, &message, &why), GrpcStatus::kResourceExhausted);
 }

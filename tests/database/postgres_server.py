@@ -27,7 +27,7 @@ def program(name: str) -> str:
     # Debian installs the programs outside of the path, in a folder for each version.
     found = sorted(glob.glob(f"/usr/lib/postgresql/*/bin/{name}"))
     program = found[-1] if found else shutil.which(name)
-    assert program is not None, f"Expected the program {name} of the package postgresql, found none"
+    assert program is not None, f"there is no {name}; expected that of the package postgresql"
     return program
 
 
@@ -39,7 +39,7 @@ def _not_as_root() -> dict[str, Any]:
         with contextlib.suppress(KeyError):
             user = pwd.getpwnam(name)
             return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-    raise AssertionError("Expected a user named postgres or nobody to run PostgreSQL as")
+    raise AssertionError("no user can run PostgreSQL; expected one named postgres or nobody")
 
 
 class PostgresServer:

@@ -82,7 +82,8 @@ void RuleCompiler::CheckChargedOnce(uint32_t number, const Rule& other) {
                                             "' have the counter '", CounterOfRule(rule), "', ");
   const auto refuse = [&](const char* field, const char* difference) {
     Add(absl::StrCat(WhereRule(number), ".", field),
-        absl::StrCat(together, difference, ", so that a request might be charged by both; ",
+        absl::StrCat(together, difference,
+                     ", so that a request might be charged by both; "
                      "expected rules of one counter that are alike in it"));
   };
   if (rule.also || other.also) {

@@ -62,12 +62,15 @@ bool Dispatch(const Request& request, CallId id, Surroundings* around, Answer* a
     }
   }
   if (!found.path_exists) {
-    Refuse(404, absl::StrCat("Expected a path of this service, got ", ShownText(request.path)),
+    Refuse(404,
+           absl::StrCat("the path is ", ShownText(request.path), "; expected one of this service"),
            answer);
     return true;
   }
   std::string allowed = around->routes->MethodsOf(request.path);
-  Refuse(405, absl::StrCat("Expected ", allowed, " for this path, got ", ShownText(request.method)),
+  Refuse(405,
+         absl::StrCat("the method is ", ShownText(request.method), "; expected ", allowed,
+                      " for this path"),
          answer);
   answer->headers.emplace_back("allow", std::move(allowed));
   return true;

@@ -52,7 +52,7 @@ absl::Status Front::CheckNotStarted(const char* what) const {
   const std::lock_guard lock(mu_);
   if (loops_.empty() && !stopped_) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("Expected ", what, " before the front is started, got it after"));
+      absl::StrCat(what, " is called after start(); expected it before the front is started"));
 }
 
 absl::StatusOr<int> Front::Listen(const std::string& host, int port,
@@ -87,7 +87,8 @@ absl::Status Front::Route(std::shared_ptr<RoutedService> service) {
 absl::Status Front::Start() {
   if (absl::Status status = CheckNotStarted("start()"); !status.ok()) return status;
   if (listeners_.empty()) {
-    return absl::FailedPreconditionError("Expected listen() before start(), got none");
+    return absl::FailedPreconditionError(
+        "the front listens nowhere; expected listen() before start()");
   }
   if (options_.reflection && !routes_.GrpcServices().empty()) {
     absl::Status status = routes_.Add(std::make_shared<Reflection>(&routes_));
@@ -101,8 +102,8 @@ absl::Status Front::Start() {
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
     loops_.clear();
-    return absl::ResourceExhaustedError(
-        absl::StrCat("Expected threads and descriptors for the loops, got: ", error.what()));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the loops cannot start: ", error.what(), "; expected threads and descriptors for them"));
   }
   return absl::OkStatus();
 }

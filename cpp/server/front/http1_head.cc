@@ -27,14 +27,16 @@ bool EqualsIgnoringCase(std::string_view text, std::string_view lower) {
 
 // Checks what some releases of the parser accept, such as a CR that ends a header.
 Http1Error CheckLine(std::string_view line) {
-  if (line[0] == ' ' || line[0] == '\t') return {400, "Expected headers of one line each"};
+  if (line[0] == ' ' || line[0] == '\t')
+    return {400, "a header goes on in a second line; expected one line each"};
   const size_t colon = line.find(':');
-  if (colon == std::string_view::npos) return {400, "Expected a colon in each header"};
+  if (colon == std::string_view::npos) return {400, "a header has no colon; expected one in each"};
   std::string name(line.substr(0, colon));
   std::transform(name.begin(), name.end(), name.begin(), ToLower);
-  if (!IsFieldName(name)) return {400, "Expected names of headers without spaces"};
+  if (!IsFieldName(name))
+    return {400, "the name of a header is malformed; expected one without spaces"};
   if (!IsFieldValue(line.substr(colon + 1))) {
-    return {400, "Expected values of headers without control characters"};
+    return {400, "the value of a header has control characters; expected none"};
   }
   return {};
 }
@@ -43,17 +45,19 @@ Http1Error CheckRequestLine(std::string_view line) {
   const size_t first = line.find(' ');
   const size_t last = line.rfind(' ');
   if (first == std::string_view::npos || first == last) {
-    return {400, "Expected a method, a target and HTTP/1.1"};
+    return {400, "the request line is malformed; expected a method, a target and HTTP/1.1"};
   }
   const std::string_view target = line.substr(first + 1, last - first - 1);
   const bool is_plain = std::all_of(target.begin(), target.end(), [](char c) {
     const auto byte = static_cast<unsigned char>(c);
     return byte > 0x20 && byte < 0x7f;
   });
-  if (!is_plain) return {400, "Expected a target of printable ASCII characters"};
+  if (!is_plain)
+    return {400, "the target has other characters; expected printable ASCII characters"};
   const std::string_view version = line.substr(last + 1);
   if (version == "HTTP/1.1" || version == "HTTP/1.0") return {};
-  return {version.starts_with("HTTP/") ? 505 : 400, "Expected HTTP/1.1 or HTTP/1.0"};
+  return {version.starts_with("HTTP/") ? 505 : 400,
+          "the version is another; expected HTTP/1.1 or HTTP/1.0"};
 }
 
 Http1Error CheckLines(std::string_view bytes) {
@@ -135,26 +139,29 @@ Http1Error CheckHeaders(bool is_http11, Http1Head* head) {
       ++lengths;
       const bool digits = !header.value.empty() &&
                           header.value.find_first_not_of("0123456789") == std::string_view::npos;
-      if (!digits) return {400, "Expected a content-length in digits"};
+      if (!digits) return {400, "the content-length is malformed; expected digits"};
     }
     if (header.name == "transfer-encoding") {
       ++codings;
       if (!EqualsIgnoringCase(header.value, "chunked")) {
-        return {501, "Expected no transfer-encoding but chunked"};
+        return {501, "the transfer-encoding is unknown; expected chunked"};
       }
     }
     if (header.name == "expect") {
       if (!EqualsIgnoringCase(header.value, "100-continue")) {
-        return {417, "Expected no expectation but 100-continue"};
+        return {417, "the expectation is unknown; expected 100-continue"};
       }
       head->expects_continue = is_http11;
     }
   }
-  if (lengths > 1) return {400, "Expected one content-length"};
-  if (codings > 1) return {400, "Expected one transfer-encoding"};
-  if (lengths > 0 && codings > 0) return {400, "Expected content-length or transfer-encoding"};
-  if (codings > 0 && !is_http11) return {400, "Expected no transfer-encoding with HTTP/1.0"};
-  if (hosts > 1 || (hosts == 0 && is_http11)) return {400, "Expected one host header"};
+  if (lengths > 1) return {400, "the content-length is given twice; expected it once"};
+  if (codings > 1) return {400, "the transfer-encoding is given twice; expected it once"};
+  if (lengths > 0 && codings > 0)
+    return {400, "a content-length and a transfer-encoding are given; expected one of them"};
+  if (codings > 0 && !is_http11)
+    return {400, "the transfer-encoding is given with HTTP/1.0; expected none"};
+  if (hosts > 1 || (hosts == 0 && is_http11))
+    return {400, "the host header is missing or given twice; expected it once"};
   return {};
 }
 
@@ -187,12 +194,13 @@ Http1Error ParseHttp1Head(std::string_view bytes, size_t most_headers, Http1Head
   llhttp_init(&parser, HTTP_REQUEST, &Settings());
   parser.data = &parse;
   const llhttp_errno_t code = llhttp_execute(&parser, bytes.data(), bytes.size());
-  if (code == HPE_INVALID_METHOD) return {501, "Expected a known method"};
+  if (code == HPE_INVALID_METHOD) return {501, "the method is unknown; expected one of HTTP/1.1"};
   const bool is_whole =
       code == HPE_PAUSED_UPGRADE && llhttp_get_error_pos(&parser) == bytes.data() + bytes.size();
-  if (!is_whole) return {400, "Expected a request of HTTP/1.1"};
-  if (head->headers.size() > most_headers) return {431, "Expected fewer headers"};
-  if (parser.method == HTTP_CONNECT) return {501, "Expected no CONNECT: this is not a proxy"};
+  if (!is_whole) return {400, "the request is malformed; expected one of HTTP/1.1"};
+  if (head->headers.size() > most_headers) return {431, "the headers are too many; expected fewer"};
+  if (parser.method == HTTP_CONNECT)
+    return {501, "the method is CONNECT; expected another, as this is no proxy"};
   error = CheckHeaders(parser.http_minor == 1, head);
   head->target = OriginForm(head->target);
   return error;

@@ -131,7 +131,7 @@ size_t Http1Session::ReadHead(std::string_view bytes) {
   const size_t most = around_->options.header_bytes;
   const size_t end = FindHeadEnd(bytes.substr(0, most), &looked_);
   if (end == std::string_view::npos) {
-    if (bytes.size() >= most) Fail(431, "Expected shorter headers");
+    if (bytes.size() >= most) Fail(431, "the headers are too long; expected shorter ones");
     return 0;
   }
   looked_ = 0;
@@ -162,7 +162,7 @@ bool Http1Session::Parse(std::string_view bytes) {
     return false;
   }
   if (loop_head.content_length > options.body_bytes) {
-    Fail(413, "Expected a shorter body");
+    Fail(413, "the body is too long; expected a shorter one");
     return false;
   }
   keep_alive_ = loop_head.keep_alive && !around_->draining;
@@ -188,10 +188,10 @@ size_t Http1Session::ReadChunks(std::string_view bytes) {
     case Chunks::State::kPartial:
       return all;
     case Chunks::State::kMalformed:
-      Fail(400, "Expected a body in chunks");
+      Fail(400, "the body is malformed; expected one in chunks");
       return all;
     case Chunks::State::kTooLarge:
-      Fail(413, "Expected a shorter body");
+      Fail(413, "the body is too long; expected a shorter one");
       return all;
     case Chunks::State::kDone:
       break;
@@ -286,7 +286,7 @@ void Http1Session::OnTime() {
     case Stage::kBody:
     case Stage::kChunks:
       counters().timeouts_request.Add();
-      Fail(408, "Expected the whole request in time");
+      Fail(408, "the request is late; expected all of it in time");
       return;
   }
 }

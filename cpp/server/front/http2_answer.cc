@@ -51,7 +51,7 @@ void AddStatus(Http2Stream* stream, Fields* fields) {
 
 void Http2Session::OnHeaders(Http2Stream* stream) {
   if (stream->crowded) {
-    Fail(stream, 431, "Expected fewer or shorter headers");
+    Fail(stream, 431, "the headers are too many or too long; expected fewer or shorter ones");
     return;
   }
   std::string_view content_type;
@@ -64,12 +64,13 @@ void Http2Session::OnHeaders(Http2Stream* stream) {
   const bool exists = method.service != nullptr || method.streaming != nullptr;
   if (!stream->is_grpc && !exists) return;
   if (!stream->is_grpc) {
-    Fail(stream, 415, "Expected the content type application/grpc for a gRPC method");
+    Fail(stream, 415, "the content type of a gRPC method is another; expected application/grpc");
   } else if (stream->Text(stream->method) != "POST") {
     stream->is_grpc = false;
-    Fail(stream, 405, "Expected POST for a call of gRPC");
+    Fail(stream, 405, "the method of a gRPC call is another; expected POST");
   } else if (!exists) {
-    FailGrpc(stream, GrpcStatus::kUnimplemented, "Expected a gRPC method of this server");
+    FailGrpc(stream, GrpcStatus::kUnimplemented,
+             "the gRPC method is unknown; expected one of this server");
   } else {
     stream->service = method.service;
     OnGrpcHeaders(stream);
@@ -84,7 +85,8 @@ void Http2Session::OnGrpcHeaders(Http2Stream* stream) {
     if (stream->Text(header.name) != "grpc-timeout") continue;
     const auto timeout = ParseGrpcTimeout(stream->Text(header.value));
     if (!timeout.has_value()) {
-      FailGrpc(stream, GrpcStatus::kInternal, "Expected a grpc-timeout such as \"100m\"");
+      FailGrpc(stream, GrpcStatus::kInternal,
+               "the grpc-timeout is malformed; expected one such as \"100m\"");
       return;
     }
     stream->call_deadline = now() + *timeout;
@@ -303,9 +305,10 @@ void Http2Session::ReadMessages(Http2Stream* stream) {
   }
   if (state == FrameState::kCompressed) {
     FailGrpc(stream, GrpcStatus::kUnimplemented,
-             "Expected a message without compression, got a compressed one");
+             "the message is compressed; expected one without compression");
   } else if (state == FrameState::kTooLarge) {
-    FailGrpc(stream, GrpcStatus::kResourceExhausted, "Expected a shorter message");
+    FailGrpc(stream, GrpcStatus::kResourceExhausted,
+             "the message is too long; expected a shorter one");
   }
   if (stream->ended) taken = stream->body.size();
   stream->body.erase(0, taken);
@@ -353,7 +356,7 @@ void Http2Session::OnDeadline(Http2Stream* stream) {
   stream->deadline = Instant::max();
   if (stream->stage == Stage::kReceiving) {
     counters().timeouts_request.Add();
-    Fail(stream, 408, "Expected the whole request in time");
+    Fail(stream, 408, "the request is late; expected all of it in time");
   } else if (stream->stage == Stage::kHandling) {
     counters().timeouts_answer.Add();
     Fail(stream, 504, "The service did not answer in time");

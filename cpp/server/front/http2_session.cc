@@ -300,13 +300,13 @@ void Http2Session::OnData(Http2Stream* stream, std::string_view bytes) {
   const FrontOptions& options = around_->options;
   const size_t most = options.body_bytes + (stream->is_grpc ? kGrpcFrameHead : 0);
   if (stream->streaming == nullptr && stream->body.size() + bytes.size() > most) {
-    Fail(stream, 413, "Expected a shorter body");
+    Fail(stream, 413, "the body is too long; expected a shorter one");
     return;
   }
   input_ += bytes.size();
   if (input_ > options.input_bytes) {
     input_ -= bytes.size();
-    Fail(stream, 503, "Expected fewer bytes in unfinished requests of the connection");
+    Fail(stream, 503, "the connection has too many bytes in unfinished requests; expected fewer");
     return;
   }
   stream->body.append(bytes);
@@ -320,7 +320,7 @@ void Http2Session::OnEnd(Http2Stream* stream) {
     if (stream->body.empty()) {
       stream->streaming->OnEnd();
     } else {
-      FailGrpc(stream, GrpcStatus::kInternal, "Expected a whole message, got the beginning of one");
+      FailGrpc(stream, GrpcStatus::kInternal, "the message is cut off; expected a whole one");
     }
     return;
   }

@@ -39,8 +39,9 @@ absl::StatusOr<Addresses> Resolve(const std::string& host, int port) {
   const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(), absl::StrCat(port).c_str(),
                                 &hints, &found);
   if (error == 0) return Addresses(found);
-  return absl::InvalidArgumentError(absl::StrCat("Expected the address of an interface, got \"",
-                                                 host, "\": ", gai_strerror(error)));
+  return absl::InvalidArgumentError(absl::StrCat("the host is \"", host, "\" (",
+                                                 gai_strerror(error),
+                                                 "); expected the address of an interface"));
 }
 
 void SetPort(sockaddr* address, int port) {
@@ -103,12 +104,13 @@ absl::Status RemoveStale(const std::string& path, const sockaddr_un& address) {
   struct stat status {};
   if (lstat(path.c_str(), &status) != 0) return absl::OkStatus();
   if (!S_ISSOCK(status.st_mode)) {
-    return absl::UnavailableError(
-        absl::StrCat("Expected a free path for a socket, got a file at ", path));
+    return absl::UnavailableError(absl::StrCat("the path of the socket is ", path,
+                                               ", which is a file; expected a free path"));
   }
   if (IsListening(address)) {
-    return absl::UnavailableError(absl::StrCat("Expected a free path for a socket, got ", path,
-                                               ", at which another process listens"));
+    return absl::UnavailableError(
+        absl::StrCat("the path of the socket is ", path,
+                     ", at which another process listens; expected a free path"));
   }
   if (unlink(path.c_str()) != 0) return SystemError(absl::StrCat(path, " could not be removed"));
   return absl::OkStatus();
@@ -118,7 +120,7 @@ absl::Status RemoveStale(const std::string& path, const sockaddr_un& address) {
 
 absl::StatusOr<std::vector<Listener>> ListenTcp(const std::string& host, int port, int count) {
   if (port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat("Expected a port of 0 to 65535, got ", port));
+    return absl::InvalidArgumentError(absl::StrCat("the port is ", port, "; expected 0 to 65535"));
   }
   const absl::StatusOr<Addresses> addresses = Resolve(host, port);
   if (!addresses.ok()) return addresses.status();
@@ -151,9 +153,9 @@ absl::StatusOr<Listener> ListenUnix(const std::string& path, mode_t mode) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path) {
-    return absl::InvalidArgumentError(absl::StrCat("Expected the path of a socket of 1 to ",
-                                                   sizeof address.sun_path - 1, " bytes, got \"",
-                                                   path, "\""));
+    return absl::InvalidArgumentError(absl::StrCat("the path of the socket is \"", path,
+                                                   "\"; expected 1 to ",
+                                                   sizeof address.sun_path - 1, " bytes"));
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   if (absl::Status status = RemoveStale(path, address); !status.ok()) return status;

@@ -18,14 +18,14 @@ std::string_view ServiceOf(std::string_view path) {
 }
 
 absl::Status Taken(std::string_view what) {
-  return absl::AlreadyExistsError(
-      absl::StrCat("Expected routes that no other service answers, got ", Absl(what), " twice"));
+  return absl::AlreadyExistsError(absl::StrCat(
+      "the route ", Absl(what), " is given twice; expected one that no other service answers"));
 }
 
 absl::Status CheckGrpcPath(std::string_view path) {
   if (!ServiceOf(path).empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "Expected a gRPC method such as \"/package.Service/Method\", got \"", Absl(path), "\""));
+      "the gRPC method is \"", Absl(path), "\"; expected one such as \"/package.Service/Method\""));
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ absl::Status Routes::Add(const Route& route, Service* service) {
 absl::Status Routes::AddHttp(const Route& route, Service* service) {
   if (route.path.empty() || route.path[0] != '/') {
     return absl::InvalidArgumentError(
-        absl::StrCat("Expected a path that begins with \"/\", got \"", route.path, "\""));
+        absl::StrCat("the path is \"", route.path, "\"; expected one that begins with \"/\""));
   }
   Methods* methods = nullptr;
   if (route.path.back() != '/') {

@@ -21,9 +21,9 @@ absl::Status BadFile(std::string_view what, const std::string& path) {
   const unsigned long code = ERR_get_error();
   ERR_clear_error();
   const char* const reason = code == 0 ? nullptr : ERR_reason_error_string(code);
-  return absl::InvalidArgumentError(
-      absl::StrCat("Expected ", Absl(what), " in PEM at ", path,
-                   ", got: ", reason == nullptr ? "a file that cannot be read as that" : reason));
+  return absl::InvalidArgumentError(absl::StrCat("the file ", path, " cannot be read (",
+                                                 reason == nullptr ? "no reason is known" : reason,
+                                                 "); expected ", Absl(what), " in PEM"));
 }
 
 int SelectProtocol(SSL* /*ssl*/, const unsigned char** out, unsigned char* out_size,

@@ -48,19 +48,18 @@ GrpcStatus UnaryMessage(std::string_view body, size_t max_message, std::string_v
     case FrameState::kWhole:
       break;
     case FrameState::kCompressed:
-      *why = "Expected a message without compression, got a compressed one";
+      *why = "the message is compressed; expected one without compression";
       return GrpcStatus::kUnimplemented;
     case FrameState::kTooLarge:
-      *why =
-          absl::StrCat("Expected a message of at most ", max_message, " bytes, got a longer one");
+      *why = absl::StrCat("the message is too long; expected at most ", max_message, " bytes");
       return GrpcStatus::kResourceExhausted;
     case FrameState::kPartial:
-      *why = body.empty() ? "Expected one message, got none"
-                          : "Expected a whole message, got the beginning of one";
+      *why = body.empty() ? "the call has no message; expected one"
+                          : "the message is cut off; expected a whole one";
       return GrpcStatus::kInternal;
   }
   if (body.size() == kGrpcFrameHead + message->size()) return GrpcStatus::kOk;
-  *why = "Expected one message, got several";
+  *why = "the call has several messages; expected one";
   return GrpcStatus::kUnimplemented;  // the status that other servers use
 }
 

@@ -30,7 +30,7 @@ std::optional<std::string> ParseName(std::string_view message) {
   return name;
 }
 
-constexpr std::string_view kMalformed = "Expected a HealthCheckRequest, got a malformed message";
+constexpr std::string_view kMalformed = "the message is malformed; expected a HealthCheckRequest";
 
 }  // namespace
 
@@ -51,9 +51,9 @@ class Health::Watch final : public StreamingCall {
   void OnMessage(std::string_view message) override {
     std::optional<std::string> name = ParseName(message);
     if (name_.has_value() || !name.has_value()) {
-      writer_.Finish(GrpcStatus::kInvalidArgument, name_.has_value()
-                                                       ? "Expected one message, got several"
-                                                       : std::string(kMalformed));
+      writer_.Finish(GrpcStatus::kInvalidArgument,
+                     name_.has_value() ? "the call has several messages; expected one"
+                                       : std::string(kMalformed));
       return;
     }
     const std::lock_guard lock(health_->mu_);
@@ -63,7 +63,7 @@ class Health::Watch final : public StreamingCall {
   }
   void OnEnd() override {
     if (!name_.has_value()) {
-      writer_.Finish(GrpcStatus::kInvalidArgument, "Expected one message, got none");
+      writer_.Finish(GrpcStatus::kInvalidArgument, "the call has no message; expected one");
     }
   }
   void Send(Status status) const { writer_.Send(Encode(status)); }
@@ -122,7 +122,7 @@ bool Health::Handle(const Request& request, Answer* answer, const Later& /*later
   const Status status = StatusOf(*name);
   if (status == Status::kUnknown) {
     answer->grpc_status = GrpcStatus::kNotFound;
-    answer->grpc_message = "Expected the name of a service of this server";
+    answer->grpc_message = "the service is unknown; expected the name of one of this server";
   } else {
     answer->body = Encode(status);
   }

@@ -55,7 +55,8 @@ void AddError(GrpcStatus status, const std::string& why, protozero::pbf_writer* 
 
 void AddFiles(const std::vector<std::string_view>& files, protozero::pbf_writer* response) {
   if (files.empty()) {
-    AddError(GrpcStatus::kNotFound, "Expected a file or a symbol of this server", response);
+    AddError(GrpcStatus::kNotFound, "the file or symbol is unknown; expected one of this server",
+             response);
     return;
   }
   protozero::pbf_writer found(*response, kFiles);
@@ -81,7 +82,7 @@ class Reflection::Call final : public StreamingCall {
     std::string response = reflection_->Respond(message);
     if (response.empty()) {
       writer_.Finish(GrpcStatus::kInvalidArgument,
-                     "Expected a ServerReflectionRequest, got a malformed message");
+                     "the message is malformed; expected a ServerReflectionRequest");
     } else {
       writer_.Send(std::move(response));
     }
@@ -139,10 +140,14 @@ std::string Reflection::Respond(std::string_view request) {
       break;
     case kFileOfExtension:
     case kExtensionsOfType:
-      AddError(GrpcStatus::kNotFound, "Expected no extensions: this server has none", &response);
+      AddError(GrpcStatus::kNotFound,
+               "the request is about extensions; expected none, as this server has none",
+               &response);
       break;
     default:
-      AddError(GrpcStatus::kInvalidArgument, "Expected a request of a known kind", &response);
+      AddError(GrpcStatus::kInvalidArgument,
+               "the request is of an unknown kind; expected one of server reflection v1",
+               &response);
   }
   return bytes;
 }

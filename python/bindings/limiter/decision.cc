@@ -401,7 +401,7 @@ const Decision* DecisionOrNone(PyObject* object) {
 
 PyObject* PlanKey(PyObject* decision, PyObject* start) {
   if (!PyBytes_CheckExact(start)) {
-    PyErr_SetString(PyExc_TypeError, "expected bytes");
+    PyErr_SetString(PyExc_TypeError, "the start of the key is of another type; expected bytes");
     return nullptr;
   }
   const absl::Span<const Decision> outcomes = OutcomesOf(decision);

@@ -64,7 +64,7 @@ Limiter* LimiterToReleaseOf(PyObject* self) {
 
 std::shared_ptr<Limiter> SharedLimiter(const py::object& object) {
   const PyLimiter* held = IsLimiter(object.ptr()) ? HeldBy<PyLimiter>(object.ptr()) : nullptr;
-  if (held == nullptr) throw py::type_error("a Limiter is expected");
+  if (held == nullptr) throw py::type_error("the limiter is another object; expected a Limiter");
   return held->limiter;
 }
 
@@ -361,7 +361,8 @@ void RegisterLimiter(py::module_& m) {
           [](const py::object& self, const py::object& key, const py::object& cost,
              const py::object& decision) {
             const Decision* admitted = GetDecision(decision.ptr());
-            if (admitted == nullptr) throw py::type_error("a Decision is expected");
+            if (admitted == nullptr)
+              throw py::type_error("the decision is another object; expected a Decision");
             Limiter* l = LimiterToReleaseOf(self.ptr());
             if (l == nullptr) throw py::error_already_set();
             const KeyView view = KeyFrom(key);
@@ -374,7 +375,8 @@ void RegisterLimiter(py::module_& m) {
           [](const py::object& self, const py::object& key, const py::object& cost,
              const py::object& decision) -> py::object {
             const Decision* admitted = GetDecision(decision.ptr());
-            if (admitted == nullptr) throw py::type_error("a Decision is expected");
+            if (admitted == nullptr)
+              throw py::type_error("the decision is another object; expected a Decision");
             Limiter* l = LimiterToReleaseOf(self.ptr());
             if (l == nullptr) throw py::error_already_set();
             const KeyView view = KeyFrom(key);
@@ -401,7 +403,7 @@ void RegisterLimiter(py::module_& m) {
         // The methods would read invalid memory if called with another class.
         if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type.ptr()),
                               reinterpret_cast<PyTypeObject*>(py::type::of<PyLimiter>().ptr()))) {
-          throw py::type_error("a class that inherits Limiter is expected");
+          throw py::type_error("the class is another; expected a subclass of Limiter");
         }
         AddFastMethods(type, fast_methods);
       },

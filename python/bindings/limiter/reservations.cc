@@ -89,7 +89,8 @@ py::object CallLimiter(const py::object& limiter, int op_number, const py::objec
                        const py::object& units, const std::shared_ptr<Reservation>& reservation,
                        const py::object& loop, const py::object& channel) {
   const auto op = static_cast<Op>(op_number);
-  if (!IsLimiter(limiter.ptr())) throw py::type_error("a Limiter is expected");
+  if (!IsLimiter(limiter.ptr()))
+    throw py::type_error("the limiter is another object; expected a Limiter");
   Limiter* core = LimiterOf(limiter.ptr());
   if (core == nullptr) throw py::error_already_set();
   KeyView view;

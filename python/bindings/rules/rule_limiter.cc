@@ -502,9 +502,11 @@ PyObject* CheckRules(PyObject* limiter, absl::Span<const NamedAttribute> attribu
 bool IsRuleLimiter(PyObject* object) { return PyObject_TypeCheck(object, rule_limiter_type); }
 
 std::shared_ptr<TimedStore> TimedStoreOf(const py::object& limiter) {
-  if (!IsRuleLimiter(limiter.ptr())) throw py::type_error("a limiter is expected");
+  if (!IsRuleLimiter(limiter.ptr()))
+    throw py::type_error("the limiter is another object; expected a RuleLimiter");
   const auto* const held = HeldBy<PyRuleLimiter>(limiter.ptr());
-  if (held == nullptr) throw py::type_error("an initialized limiter is expected");
+  if (held == nullptr)
+    throw py::type_error("the limiter is not initialized; expected one after its __init__");
   return held->store;
 }
 
@@ -565,7 +567,7 @@ void RegisterRuleLimiter(py::module_& m) {
       .def("_close", [](PyRuleLimiter& self) { self.is_open = false; })
       .def_static("_add_fast_methods", [](const py::type& type) {
         if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type.ptr()), rule_limiter_type)) {
-          throw py::type_error("expected a subclass of RuleLimiter");
+          throw py::type_error("the class is another; expected a subclass of RuleLimiter");
         }
         AddFastMethods(type, fast_methods);
       });

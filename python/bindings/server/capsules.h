@@ -31,8 +31,8 @@ pybind11::capsule ToCapsule(std::shared_ptr<T> object, const char* name) {
 template <typename T>
 std::shared_ptr<T> FromCapsule(const pybind11::object& capsule, const char* name) {
   if (PyCapsule_IsValid(capsule.ptr(), name) == 0) {
-    throw pybind11::type_error("expected a capsule of " + std::string(name) + ", got " +
-                               pybind11::repr(capsule).cast<std::string>());
+    throw pybind11::type_error("the capsule is " + pybind11::repr(capsule).cast<std::string>() +
+                               "; expected one of " + std::string(name));
   }
   return *static_cast<std::shared_ptr<T>*>(PyCapsule_GetPointer(capsule.ptr(), name));
 }

@@ -31,8 +31,7 @@ using server::Tls;
 constexpr double kMostSeconds = 1e6;
 
 [[noreturn]] void Refuse(const std::string& name, const std::string& expected, py::handle given) {
-  Throw(Error::kConfiguration,
-        "Expected " + name + " to be " + expected + ", got " + Shown(given.ptr()));
+  Throw(Error::kConfiguration, name + " is " + Shown(given.ptr()) + "; expected " + expected);
 }
 
 double NumberOf(const std::string& name, py::handle given, double least, double most,
@@ -103,7 +102,7 @@ FrontOptions OptionsFrom(const py::dict& given) {
     const auto name = py::str(key).cast<std::string>();
     const auto setter = setters.find(name);
     if (setter == setters.end()) {
-      Throw(Error::kConfiguration, "Expected an option of the front, got \"" + name + "\"");
+      Throw(Error::kConfiguration, "the option is \"" + name + "\"; expected one of the front");
     }
     setter->second(name, value);
   }

@@ -23,7 +23,8 @@ const T* ItemsOf(const py::array& column, size_t size, const char* what) {
                     (column.flags() & py::array::c_style) != 0 &&
                     static_cast<size_t>(column.size()) == size;
   if (!fits) {
-    throw std::invalid_argument(std::string(what) + " are not of the type or the length expected");
+    throw std::invalid_argument(
+        std::string(what) + " are of another type or length; expected those of the other columns");
   }
   return static_cast<const T*>(column.data());
 }

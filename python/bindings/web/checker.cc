@@ -61,7 +61,8 @@ PyObject* Passed(PyObject* self, PyObject* fields, PyObject* decision, PyObject*
 // RequestDecision; or None, with nothing charged, if the peer is not plain.
 PyObject* CheckKey(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords) {
   if (PyVectorcall_NARGS(count) != 3 || keywords != nullptr) {
-    PyErr_SetString(PyExc_TypeError, "expected a request, a key or None, and a cost");
+    PyErr_SetString(PyExc_TypeError,
+                    "the arguments are others; expected a request, a key or None, and a cost");
     return nullptr;
   }
   const py::object key =
@@ -134,7 +135,8 @@ PyObject* Finish(PyObject* self, PyObject* const* args, const py::object& decisi
 PyObject* CheckRequest(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords) {
   if (PyVectorcall_NARGS(count) != 3 || keywords != nullptr ||
       (args[2] != Py_None && !PyDict_CheckExact(args[2]))) {
-    PyErr_SetString(PyExc_TypeError, "expected a request, a cost, and attributes or None");
+    PyErr_SetString(PyExc_TypeError,
+                    "the arguments are others; expected a request, a cost, and attributes or None");
     return nullptr;
   }
   PyObject* const limiter = PartOf(self, kLimiter);
@@ -168,7 +170,8 @@ PyObject* NewKeyChecker(PyTypeObject* type, PyObject* args, PyObject* keywords) 
       !IsRequestDecisionType(PyTuple_GET_ITEM(args, kKind)) ||
       !IsLimiter(PyTuple_GET_ITEM(args, kLimiter))) {
     PyErr_SetString(PyExc_TypeError,
-                    "expected a class of RequestDecision, a Limiter, an owner, HeaderFields and "
+                    "the arguments are others; expected a class of RequestDecision, a Limiter, an "
+                    "owner, HeaderFields and "
                     "limits");
     return nullptr;
   }
@@ -181,7 +184,8 @@ PyObject* NewRuleChecker(PyTypeObject* type, PyObject* args, PyObject* keywords)
       !IsRuleLimiter(PyTuple_GET_ITEM(args, kLimiter)) ||
       !PyBytes_CheckExact(PyTuple_GET_ITEM(args, kStart))) {
     PyErr_SetString(PyExc_TypeError,
-                    "expected a class of RequestDecision, a RuleLimiter, an owner and bytes");
+                    "the arguments are others; expected a class of RequestDecision, a RuleLimiter, "
+                    "an owner and bytes");
     return nullptr;
   }
   return NewOf(type, args, 4, CheckRequest);

@@ -89,7 +89,9 @@ PyObject* Call(PyObject* self, PyObject* const* args, size_t count, PyObject* ke
 PyObject* New(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   if (PyTuple_GET_SIZE(args) != 2 || keywords != nullptr ||
       !IsRequestDecision(PyTuple_GET_ITEM(args, 1))) {
-    PyErr_SetString(PyExc_TypeError, "expected the `send` of a server and a RequestDecision");
+    PyErr_SetString(
+        PyExc_TypeError,
+        "the arguments are others; expected the `send` of a server and a RequestDecision");
     return nullptr;
   }
   PyObject* const self = type->tp_alloc(type, 0);

@@ -104,7 +104,7 @@ PyObject* PathIn(PyObject* scope) {
 // requests.
 PyObject* AddAttributes(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
   if (count != 2 || !PyDict_CheckExact(args[1])) {
-    PyErr_SetString(PyExc_TypeError, "expected a request and a dict");
+    PyErr_SetString(PyExc_TypeError, "the arguments are others; expected a request and a dict");
     return nullptr;
   }
   const PlainRequest plain(args[0]);

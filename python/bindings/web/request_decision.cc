@@ -63,7 +63,8 @@ PyObject* NewOf(PyTypeObject* type, PyObject* const* args, Py_ssize_t count) {
   if (count != 7 || Py_TYPE(args[0]) != fields_type || HeldBy<HeaderFields>(args[0]) == nullptr ||
       GetDecision(args[1]) == nullptr) {
     PyErr_SetString(PyExc_TypeError,
-                    "expected HeaderFields, a Decision, its instant in ns or None, extra seconds, "
+                    "the arguments are others; expected HeaderFields, a Decision, its instant in "
+                    "ns or None, extra seconds, "
                     "and a limiter, limits and charges to keep");
     return nullptr;
   }
@@ -147,7 +148,8 @@ PyObject* Merge(PyObject* self, PyObject* headers) {
 PyObject* Put(PyObject* self, PyObject* headers) {
   return WithValues(self, [&](const HeaderFields& fields, const Decision& decision,
                               const RateFieldValues& values) {
-    if (!PyList_Check(headers)) throw py::type_error("a list of headers is expected");
+    if (!PyList_Check(headers))
+      throw py::type_error("the headers are of another type; expected a list");
     fields.of<Raw>().Put(py::reinterpret_borrow<py::object>(headers), decision, values);
     return py::object(py::none());
   });

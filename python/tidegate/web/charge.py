@@ -136,7 +136,7 @@ class Charge:
             return None
         if not isinstance(cost, int) or isinstance(cost, bool) or cost < 0:
             hooks.log_throttled(
-                "cost_after returned %.50r, expected an int from 0 up; the charge stays", cost
+                "cost_after returned %.50r; expected an int from 0 up; the charge stays", cost
             )
             return None
         if cost < self.cost:

@@ -43,7 +43,10 @@ class Blocking:
         if inspect.isawaitable(value):
             if inspect.iscoroutine(value):
                 value.close()
-            raise ArgumentTypeError("an async function was given for a route that is not async")
+            raise ArgumentTypeError(
+                "an async function was given for a route that is not async; expected one that is "
+                "not async either"
+            )
         return value
 
     def start_hit(self, limiter: Limiter, key: Key, cost: int) -> Decision | Awaitable[Decision]:

@@ -118,7 +118,7 @@ class Hooks:
         if isinstance(cost, int) and not isinstance(cost, bool) and cost >= 1:
             return cost
         self.log_throttled(
-            "the cost function returned %.50r, expected an int from 1 up; 1 is charged", cost
+            "the cost function returned %.50r; expected an int from 1 up; 1 is charged", cost
         )
         return 1
 
@@ -136,7 +136,7 @@ class Hooks:
             return 0.0
         if 0.0 <= extra <= _MAX_JITTER_SECONDS:
             return extra
-        self.log_throttled("retry_jitter returned %r, expected 0 to 86400 s; none is added", extra)
+        self.log_throttled("retry_jitter returned %r; expected 0 to 86400 s; none is added", extra)
         return 0.0
 
     def log_throttled(

@@ -55,7 +55,7 @@ async def service_answer(
         return USUAL
     if not accepts(answer):
         hooks.log_throttled(
-            f"{name} returned a %s, expected {expected}; {usual}", type(answer).__name__
+            f"{name} returned a %s; expected {expected}; {usual}", type(answer).__name__
         )
         return USUAL
     return answer

@@ -124,7 +124,7 @@ class MessageLimit:
             # An empty message is a message too.
             return max(cost, 1)
         hooks.log_throttled(
-            "message_cost returned %.50r, expected an int from 0 up; 1 is charged", cost
+            "message_cost returned %.50r; expected an int from 0 up; 1 is charged", cost
         )
         return 1
 

@@ -356,7 +356,7 @@ def test_on_refused_answers_and_exempt_requests_pass(clock, ask, caplog):
         assert ask("/page/1").headers["Retry-After"] == "60"
     with project(clock, ON_REFUSED=lambda *_: 3, **options):
         assert ask.statuses("/page/1", "/page/1") == [200, 429]
-        assert "on_refused returned a int, expected an HttpResponse" in caplog.text
+        assert "on_refused returned a int; expected an HttpResponse" in caplog.text
 
 
 def test_limits_can_be_disabled(clock, ask):

@@ -63,10 +63,10 @@ def test_a_file_at_the_path_of_a_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("data")
     front, _, _ = new_front()
-    with pytest.raises(OSError, match="Expected a free path for a socket, got a file"):
+    with pytest.raises(OSError, match="which is a file; expected a free path"):
         front.listen_unix(str(path))
     assert path.read_text() == "data"
-    with pytest.raises(ConfigurationError, match="Expected the path of a socket of 1 to 107 bytes"):
+    with pytest.raises(ConfigurationError, match="expected 1 to 107 bytes"):
         front.listen_unix("x" * 200)
 
 
@@ -106,15 +106,15 @@ def test_the_address_of_an_ipv6_client_is_reported() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"speed": 1}, 'Expected an option of the front, got "speed"'),
-        ({"loops": 0}, "Expected loops to be an int from 1 to 2147483647, got 0"),
-        ({"loops": 1.5}, "Expected loops to be an int"),
-        ({"loops": True}, "Expected loops to be an int"),
-        ({"streams": 10**30}, "Expected streams to be an int"),
-        ({"idle_seconds": -1}, "Expected idle_seconds to be a number of seconds"),
-        ({"idle_seconds": float("nan")}, "Expected idle_seconds to be a number of seconds"),
-        ({"idle_seconds": "5"}, "Expected idle_seconds to be a number of seconds"),
-        ({"reflection": 1}, "Expected reflection to be True or False, got 1"),
+        ({"speed": 1}, 'the option is "speed"; expected one of the front'),
+        ({"loops": 0}, "loops is 0 of type int; expected an int from 1 to 2147483647"),
+        ({"loops": 1.5}, "loops is 1.5 of type float; expected an int"),
+        ({"loops": True}, "loops is True of type bool; expected an int"),
+        ({"streams": 10**30}, "; expected an int"),
+        ({"idle_seconds": -1}, "; expected a number of seconds"),
+        ({"idle_seconds": float("nan")}, "; expected a number of seconds"),
+        ({"idle_seconds": "5"}, "; expected a number of seconds"),
+        ({"reflection": 1}, "reflection is 1 of type int; expected True or False"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
@@ -124,18 +124,18 @@ def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> N
 
 def test_calls_in_the_wrong_order_are_refused() -> None:
     front, _, _ = new_front()
-    with pytest.raises(RuntimeError, match=r"Expected listen\(\) before start\(\)"):
+    with pytest.raises(RuntimeError, match=r"; expected listen\(\) before start\(\)"):
         front.start()
-    with pytest.raises(ConfigurationError, match="Expected a port of 0 to 65535, got 65536"):
+    with pytest.raises(ConfigurationError, match="the port is 65536; expected 0 to 65535"):
         front.listen("127.0.0.1", 65536)
-    with pytest.raises(ConfigurationError, match="Expected the address of an interface"):
+    with pytest.raises(ConfigurationError, match="expected the address of an interface"):
         front.listen("no address", 0)
     front.listen("127.0.0.1", 0)
     front.start()
     assert front.running
-    with pytest.raises(RuntimeError, match=r"Expected listen\(\) before the front is started"):
+    with pytest.raises(RuntimeError, match=r"listen\(\) is called after start\(\); expected"):
         front.listen("127.0.0.1", 0)
-    with pytest.raises(RuntimeError, match=r"Expected route\(\) before the front is started"):
+    with pytest.raises(RuntimeError, match=r"route\(\) is called after start\(\); expected"):
         front.route(EchoService())
     front.stop()
     front.stop()
@@ -145,7 +145,7 @@ def test_calls_in_the_wrong_order_are_refused() -> None:
 
 def test_a_route_that_is_taken_is_refused() -> None:
     front, _, _ = new_front()
-    with pytest.raises(ConfigurationError, match="Expected routes that no other service answers"):
+    with pytest.raises(ConfigurationError, match="twice; expected one that no other service"):
         front.route(EchoService())
 
 

@@ -76,7 +76,7 @@ class Nginx:
 
     def __init__(self, directory: Path, service: int, tidegate: int, *, fails_open: bool) -> None:
         program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
-        assert program is not None, "Expected the program nginx of the package nginx, found none"
+        assert program is not None, "there is no nginx; expected the program of the package nginx"
         self.port = free_port()
         text = (EXAMPLE / "nginx.conf").read_text()
         changes = {

@@ -32,7 +32,7 @@ def test_bad_lines_are_counted_and_the_first_are_shown() -> None:
     assert [bad.line for bad in log.bad_lines] == list(range(51, 61))
     assert log.bad_lines[0].text == "bad 0"
     assert log.bad_lines[0].source == "<stream>"
-    assert log.bad_lines[0].reason.startswith("Expected ` ` as in the format, got ")
+    assert log.bad_lines[0].reason.endswith("; expected ` ` as in the format")
     assert any("12 of 112 lines could not be read" in note for note in log.notes)
 
 
@@ -125,7 +125,7 @@ def test_a_line_with_nul_bytes_is_a_bad_line() -> None:
     hole = b"\0" * 4096 + LINES[0].encode() + b"\n"
     log = read(TEXT + hole + TEXT)
     assert (len(log), log.bad) == (100, 1)
-    assert log.bad_lines[0].reason == "Expected text, got a NUL byte"
+    assert log.bad_lines[0].reason == "the line has a NUL byte; expected text"
 
 
 def test_json_that_is_not_utf_8_is_a_bad_line() -> None:
@@ -191,7 +191,7 @@ def test_a_line_of_100_mb_is_one_bad_line(first: bool) -> None:
     assert (len(log), log.bad) == (50 if first else 100, 1)
     assert log.bad_lines[0].line == (1 if first else 51)
     assert log.bad_lines[0].text == "x" * 200
-    assert log.bad_lines[0].reason == "Expected a line of at most 1 MiB, got a longer one"
+    assert log.bad_lines[0].reason == "the line has more bytes; expected at most 1 MiB"
     assert grown < 60 << 20
 
 
@@ -206,8 +206,8 @@ def test_an_unclosed_quote_spoils_at_most_1_mib() -> None:
 def test_a_line_with_too_many_or_too_few_fields_is_a_bad_line() -> None:
     log = read(b"ts,ip\n1769861100,1\n1769861100\n1769861100,1,2\n1769861100,1\n1769861100,1\n")
     assert (len(log), log.bad) == (3, 2)
-    assert "Expected as many fields as the header" in log.bad_lines[0].reason
-    assert "Expected no more fields" in log.bad_lines[1].reason
+    assert "expected as many fields as the header" in log.bad_lines[0].reason
+    assert "expected no more fields" in log.bad_lines[1].reason
 
 
 def test_a_log_is_read_from_standard_input() -> None:

@@ -121,10 +121,16 @@ def test_polars_is_read() -> None:
 @pytest.mark.parametrize(
     ("times", "reason"),
     [
-        ([10_000_000_000, 1_769_861_100], "a time from 1970 to the year 2116, got 10000000000"),
-        ([10_000_000_000.5, 1_769_861_100.5], "a time from 1970 to the year 2116, got 1000000000"),
-        (pa.array([253402300799, 1], pa.timestamp("s", "UTC")), "to the year 2116, got 9999-12-31"),
-        (pa.array([-1, 1], pa.timestamp("us", "UTC")), "to the year 2116, got 1969-12-31"),
+        (
+            [10_000_000_000, 1_769_861_100],
+            "10000000000; expected a time from 1970 to",
+        ),
+        (
+            [10_000_000_000.5, 1_769_861_100.5],
+            "10000000000.5; expected a time from 1970 to",
+        ),
+        (pa.array([253402300799, 1], pa.timestamp("s", "UTC")), "the row has 9999-12-31"),
+        (pa.array([-1, 1], pa.timestamp("us", "UTC")), "the row has 1969-12-31"),
     ],
 )
 def test_rows_with_times_out_of_range_are_left_out(times, reason) -> None:
@@ -138,11 +144,11 @@ def test_rows_with_times_out_of_range_are_left_out(times, reason) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("status", 2**40 + 200, "Expected a status such as 200, got 1099511627976"),
-        ("status", -1, "Expected a status such as 200, got -1"),
-        ("bytes", -1, "Expected a number of bytes, got -1"),
-        ("duration_ms", 1e300, "Expected a duration such as 0.123, got 1e+300"),
-        ("duration_ms", float("inf"), "Expected a duration such as 0.123, got inf"),
+        ("status", 2**40 + 200, "the row has 1099511627976; expected a status such as 200"),
+        ("status", -1, "the row has -1; expected a status such as 200"),
+        ("bytes", -1, "the row has -1; expected a number of bytes"),
+        ("duration_ms", 1e300, "the row has 1e+300; expected a duration such as 0.123"),
+        ("duration_ms", float("inf"), "the row has inf; expected a duration such as 0.123"),
     ],
 )
 def test_rows_with_impossible_numbers_are_left_out(name, value, reason) -> None:
@@ -152,7 +158,7 @@ def test_rows_with_impossible_numbers_are_left_out(name, value, reason) -> None:
 
 
 def test_a_table_without_a_readable_row_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match=r"no row of the table can be read; .* got 1969"):
+    with pytest.raises(ConfigurationError, match=r"no row of the table can be read; .* has 1969"):
         tuning.read_log(pa.table({"ts": pa.array([-1], pa.timestamp("us", "UTC")), "ip": ["a"]}))
 
 

@@ -88,16 +88,16 @@ def test_invalid_values_of_enabled_raise():
 
 def test_failed_assertions_show_the_response():
     response = SimpleNamespace(status_code=200, headers={"RateLimit": '"9/minute";r=8;t=7'})
-    with pytest.raises(AssertionError, match=r"got a 200 \(RateLimit: \"9/minute\";r=8"):
+    with pytest.raises(AssertionError, match=r"is a 200 \(RateLimit: \"9/minute\";r=8"):
         assert_refused(response)
     response.status_code = 429
     with pytest.raises(AssertionError, match="expected no refusal"):
         assert_allowed(response)
-    with pytest.raises(AssertionError, match="refusal of the limit '5/hour'"):
+    with pytest.raises(AssertionError, match="; expected the limit '5/hour'"):
         assert_refused(response, limit="5/hour")
-    with pytest.raises(AssertionError, match="expected a wait of 5 s, and got None"):
+    with pytest.raises(AssertionError, match="the wait is None s; expected 5 s"):
         assert_refused(response, retry_after=5)
-    with pytest.raises(AssertionError, match="expected a response"):
+    with pytest.raises(AssertionError, match="expected one with a status"):
         assert_refused("no response")
 
 

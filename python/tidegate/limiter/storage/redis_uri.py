@@ -94,7 +94,7 @@ def _opened(
     values: dict[str, Any] = {}
     for name, value in [*parse_qsl(uri.query, keep_blank_values=True), *options.items()]:
         if name in given:
-            raise ConfigurationError(f"the storage option {name} was given twice")
+            raise ConfigurationError(f"the storage option {name} was given twice; expected it once")
         given[name] = value
     unknown = sorted(given.keys() - set(REDIS_OPTIONS))
     if unknown:
@@ -198,7 +198,7 @@ def _opened(
     values["database"] = _database(path, given.get("db"), hides)
     if scheme[2] == "cluster" and values["database"] != 0:
         raise ConfigurationError(
-            f"the database is {values['database']}; a cluster has 0 and no other"
+            f"the database is {values['database']}; expected 0, the only one of a cluster"
         )
     _warn_of_gevent()
     store = _core.RedisStore(**values)
@@ -264,7 +264,9 @@ def _addresses(
 
 def _database(path: str, option: object, hides: bool) -> int:
     if path and option is not None:
-        raise ConfigurationError("the database was given twice, as path and as db")
+        raise ConfigurationError(
+            "the database was given twice, as path and as db; expected it once"
+        )
     given = path or option
     if given is None or given == "":
         return 0

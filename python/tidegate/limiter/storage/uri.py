@@ -86,7 +86,7 @@ def _opened(storage: StorageLike, options: Mapping[str, Any]) -> _core.Store:
     merged: dict[str, Any] = {}
     for name, value in [*parse_qsl(uri.query, keep_blank_values=True), *options.items()]:
         if name in merged:
-            raise ConfigurationError(f"the storage option {name} was given twice")
+            raise ConfigurationError(f"the storage option {name} was given twice; expected it once")
         merged[name] = value
     if scheme == "shm":
         return _core.ShmStore(unquote(uri.netloc or uri.path), _capacity(merged))

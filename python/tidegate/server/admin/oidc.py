@@ -284,6 +284,6 @@ class _Keys:
             )
         url = said.get("jwks_uri")
         if not isinstance(url, str):
-            raise ConfigurationError(f"{address} names no jwks_uri")
+            raise ConfigurationError(f"{address} names no jwks_uri; expected an address")
         _check_url("jwks_uri", url)
         return url

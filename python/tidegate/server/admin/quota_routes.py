@@ -95,7 +95,7 @@ def _answer_before(admin: Admin, once: OnceKey) -> Any:
         raise ProblemError(
             409,
             "a request with this Idempotency-Key has begun and not ended; if it ended without an "
-            "answer, the units may have been given: expected a look at the user's quotas, and a "
+            "answer, the units may have been given; expected a look at the user's quotas, and a "
             "new key if they were not",
         )
     return known.answer

@@ -134,7 +134,7 @@ def _reason(wrong: list[tuple[str, Any, Any]], at: int) -> str:
         given = values[at].as_py()
     except (ValueError, OverflowError):  # a time that Python cannot represent
         given = values[at]
-    return f"Expected {expected}, got {'nothing' if given in (None, '') else given}"
+    return f"the row has {'nothing' if given in (None, '') else given}; expected {expected}"
 
 
 @dataclass

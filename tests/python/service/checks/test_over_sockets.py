@@ -111,9 +111,9 @@ def test_an_unknown_path_or_method_is_answered_with_what_is_expected(
         assert answer.json()["status"] == answer.status_code
         assert answer.json()["type"] == "about:blank"
     assert (nowhere.status_code, nowhere.json()["title"]) == (404, "Not Found")
-    assert nowhere.json()["detail"] == "Expected a path of this service, got '/no%22where'"
+    assert nowhere.json()["detail"] == "the path is '/no%22where'; expected one of this service"
     assert (other.status_code, other.headers["allow"]) == (405, "GET, HEAD, POST")
-    assert other.json()["detail"] == "Expected GET, HEAD, POST for this path, got 'PUT'"
+    assert other.json()["detail"] == "the method is 'PUT'; expected GET, HEAD, POST for this path"
 
 
 def test_a_request_without_a_token_is_refused(client: httpx.Client) -> None:
