@@ -23,6 +23,8 @@ Algorithm = Literal[
 ALGORITHMS: tuple[Algorithm, ...] = tuple(
     each for each in get_args(Algorithm) if each not in ("gcra", "quota")
 )
+# Those whose limits have a burst, with the alias.
+BUCKETS: tuple[Algorithm, ...] = ("token-bucket", "gcra", "leaky-bucket")
 
 KeyName = Literal["ip", "user", "user_or_ip"]
 """The keys that the option `key` knows by name: the client's address, the user whom the framework

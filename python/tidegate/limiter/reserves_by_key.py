@@ -6,6 +6,7 @@ from tidegate import _core
 from tidegate.limiter import reservation_token
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.reservation import Reservation, Reserves, Reserving
+from tidegate.types import BUCKETS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -159,6 +160,6 @@ def outstanding(limit: Limit, left_ns: int, units: int) -> int:
         left_ns -= limit.period_ns
     if left_ns <= 0:
         return 0
-    if limit.algorithm in ("token-bucket", "leaky-bucket"):
+    if limit.algorithm in BUCKETS:
         return min(units, left_ns * limit.count // limit.period_ns)
     return units

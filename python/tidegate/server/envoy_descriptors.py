@@ -15,6 +15,7 @@ from tidegate.rules.envoy_units import ENVOY_UNITS
 from tidegate.rules.problems import Problem, RulesError
 from tidegate.rules.yaml_reader import meant
 from tidegate.server.native import _native
+from tidegate.types import BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -263,7 +264,7 @@ class _Compiler:
         count = self._number(document, where, limit, "requests_per_unit", 0)
         burst = ""
         if "burst" in limit:
-            if limit.get("algorithm") not in ("token-bucket", "gcra", "leaky-bucket"):
+            if limit.get("algorithm") not in BUCKETS:
                 self._refuse(
                     document,
                     (*where, "burst"),

@@ -19,7 +19,7 @@ from tidegate.tuning.frame import Frame
 from tidegate.tuning.log_arguments import takes_columns
 from tidegate.tuning.progress import each_shown
 from tidegate.tuning.requests import Requests, limit_of
-from tidegate.types import ALGORITHMS
+from tidegate.types import ALGORITHMS, BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -176,7 +176,7 @@ def _subjects(limits: Any, algorithm: Algorithm) -> list[_Subject]:
 
 def _has(text: str, algorithm: Algorithm) -> bool:
     """Whether an algorithm can have this limit: only buckets have a burst."""
-    return "burst" not in text or algorithm in ("token-bucket", "leaky-bucket")
+    return "burst" not in text or algorithm in BUCKETS
 
 
 def _subject(name: str | None, row: Any, algorithm: Algorithm) -> _Subject:

@@ -23,7 +23,8 @@ from tidegate.tuning.log_arguments import takes_columns
 from tidegate.tuning.pairs import pairs_of, tightest
 from tidegate.tuning.progress import each_shown
 from tidegate.tuning.promise import Promise, Shape, least_count
-from tidegate.tuning.requests import BUCKETS, Requests, as_share, limit_of
+from tidegate.tuning.requests import Requests, as_share, limit_of
+from tidegate.types import BUCKETS
 
 if TYPE_CHECKING:
     from tidegate.tuning.requests import Period

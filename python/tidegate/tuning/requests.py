@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
     Period = Union[str, float, timedelta]
 
-__all__ = ["BUCKETS", "Requests", "as_share", "limit_of"]
+__all__ = ["Requests", "as_share", "limit_of"]
 
 # The bound on the sum of costs, so that it cannot overflow.
 _MOST_UNITS = 2**62
-BUCKETS = ("token-bucket", "gcra", "leaky-bucket")
 
 
 class Requests:

@@ -14,7 +14,8 @@ from tidegate.tuning.effect import Effect, effect_of, effects_frame
 from tidegate.tuning.frame import Frame
 from tidegate.tuning.log_arguments import takes_columns
 from tidegate.tuning.progress import each_shown
-from tidegate.tuning.requests import BUCKETS, Requests, limit_of
+from tidegate.tuning.requests import Requests, limit_of
+from tidegate.types import BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,6 +18,7 @@ from tidegate.tuning.columns import shown
 from tidegate.tuning.optional import needed
 from tidegate.tuning.pictures import style
 from tidegate.tuning.what_if import WhatIf
+from tidegate.types import BUCKETS
 
 if TYPE_CHECKING:
     from tidegate.tuning.effect import Effect
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from tidegate.types import Algorithm
 
 __all__ = ["Explorer", "what_if"]
-
-_BUCKETS = ("token-bucket", "leaky-bucket")
 
 
 def what_if(
@@ -70,7 +69,7 @@ class Explorer:
         self._image = widgets.Image(format="png")
         self._draw_curve()
         controls = [self.count]
-        if what.algorithm in _BUCKETS:
+        if what.algorithm in BUCKETS:
             controls += [self.burst, self.same]
         self.widget = widgets.VBox([widgets.HBox(controls), self._sentence, self._image])
         """The widget, which may be put into any layout."""
@@ -93,7 +92,7 @@ class Explorer:
 
     def _moved(self, _: object = None) -> None:
         count = self.count.value
-        is_bucket = self._what.algorithm in _BUCKETS
+        is_bucket = self._what.algorithm in BUCKETS
         self.burst.disabled = self.same.value
         burst = self.burst.value if is_bucket and not self.same.value else None
         self.effect = effect = self._what.at(count, burst)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from tidegate.limiter.reserves_by_key import outstanding
 from tidegate.limiter.waiting.leases import Lease
+from tidegate.types import BUCKETS
 from tidegate.web.observers import Refusal, observers
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["Charge", "Key", "outstanding"]
 
 Key = Union[str, bytes]
-
-_BUCKETS = ("token-bucket", "leaky-bucket")
 
 
 class Charge:
@@ -110,7 +109,7 @@ class Charge:
         for charged in self._since:
             limit, left_ns = charged.limit, charged.until_ns - now_ns
             units = cost if limit.algorithm == "sliding-log" else outstanding(limit, left_ns, cost)
-            if units < cost and left_ns > 0 and limit.algorithm in _BUCKETS:
+            if units < cost and left_ns > 0 and limit.algorithm in BUCKETS:
                 reset_after = await charged.reset_after_ns(self.key, execution)
                 # If nothing was charged since, all of it can be given back: the key cannot become
                 # more than full.

@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
+    from urllib.parse import SplitResult
 
     from tidegate.limiter.storage.options import StorageLike
 
@@ -60,7 +61,7 @@ def _opened(storage: StorageLike, options: Mapping[str, Any]) -> _core.Store:
     # Importing it takes longer than importing tidegate, and most storages do not need it.
     if storage == "memory://":
         return _memory_store(options)
-    from urllib.parse import parse_qsl, unquote, urlsplit
+    from urllib.parse import parse_qsl, urlsplit
 
     try:
         uri = urlsplit(storage)
@@ -70,32 +71,47 @@ def _opened(storage: StorageLike, options: Mapping[str, Any]) -> _core.Store:
         from tidegate.limiter.storage import redis_uri
 
         return redis_uri.open_redis(uri, options, open_store)
-    scheme = uri.scheme
-    if scheme not in ("memory", "shm") or not storage.lower().startswith(f"{scheme}://"):
+    opener = _OPENERS.get(uri.scheme)
+    if opener is None or not storage.lower().startswith(f"{uri.scheme}://"):
         raise ConfigurationError(f"the storage is {without_password(storage)!r}; {_ACCEPTED}")
-    if scheme == "memory" and (uri.netloc or uri.path.strip("/") or uri.fragment):
-        raise ConfigurationError(
-            f"the storage is {without_password(storage)!r}: a memory store has no host, path or "
-            f"fragment; {_ACCEPTED}"
-        )
-    if scheme == "shm" and (bool(uri.netloc) == bool(uri.path.strip("/")) or uri.fragment):
-        raise ConfigurationError(
-            f"the storage is {without_password(storage)!r}: a shared memory has either a name or "
-            f"an absolute path, and no fragment; {_ACCEPTED}"
-        )
     merged: dict[str, Any] = {}
     for name, value in [*parse_qsl(uri.query, keep_blank_values=True), *options.items()]:
         if name in merged:
             raise ConfigurationError(f"the storage option {name} was given twice; expected it once")
         merged[name] = value
-    if scheme == "shm":
-        return _core.ShmStore(unquote(uri.netloc or uri.path), _capacity(merged))
-    return _memory_store(merged)
+    try:
+        return opener(uri, merged)
+    except _WrongPlace as error:
+        raise ConfigurationError(
+            f"the storage is {without_password(storage)!r}: {error}; {_ACCEPTED}"
+        ) from None
+
+
+class _WrongPlace(Exception):
+    """The host, path or fragment of a URI does not fit the storage; the text says why."""
 
 
 def _memory_store(options: Mapping[str, Any]) -> _core.Store:
     capacity = _capacity(options)
     return _core.MemoryStore(_core.MemoryStore.DEFAULT_CAPACITY if capacity is None else capacity)
+
+
+def _open_memory(uri: SplitResult, options: Mapping[str, Any]) -> _core.Store:
+    if uri.netloc or uri.path.strip("/") or uri.fragment:
+        raise _WrongPlace("a memory store has no host, path or fragment")
+    return _memory_store(options)
+
+
+def _open_shm(uri: SplitResult, options: Mapping[str, Any]) -> _core.Store:
+    from urllib.parse import unquote
+
+    if bool(uri.netloc) == bool(uri.path.strip("/")) or uri.fragment:
+        raise _WrongPlace("a shared memory has either a name or an absolute path, and no fragment")
+    return _core.ShmStore(unquote(uri.netloc or uri.path), _capacity(options))
+
+
+# The storages of this process and host, by scheme: each opens a URI with its options.
+_OPENERS = {"memory": _open_memory, "shm": _open_shm}
 
 
 def _capacity(options: Mapping[str, Any]) -> int | None:

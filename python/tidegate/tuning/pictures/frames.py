@@ -17,6 +17,7 @@ from tidegate.tuning.keys import Keys
 from tidegate.tuning.least import least_limits
 from tidegate.tuning.replay import Replay, replay
 from tidegate.tuning.times import as_times
+from tidegate.types import BUCKETS
 
 if TYPE_CHECKING:
     from tidegate.tuning.least import Period
@@ -196,7 +197,7 @@ def bucket_frame(limit: str | Limit, times: Any, costs: Any = None) -> Frame:
     `before` and `after` are the units in the bucket before and after the decision.
     """
     bucket = limit if isinstance(limit, Limit) else Limit(limit)
-    if bucket.algorithm not in ("token-bucket", "leaky-bucket"):
+    if bucket.algorithm not in BUCKETS:
         raise ConfigurationError(
             f"the limit {bucket} is a {bucket.algorithm}; expected a token or leaky bucket"
         )
