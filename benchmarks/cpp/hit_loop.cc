@@ -1,5 +1,5 @@
 // Makes a number of decisions of one kind and nothing else, for tools that count their
-// instructions: see callgrind.sh.
+// instructions: see callgrind.sh. Kinds that end in /leased need a Redis at $REDIS_PORT.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +12,8 @@
 namespace tidegate::bench {
 namespace {
 
+constexpr int64_t kMillion = 1'000'000;
+
 int Run(std::string_view kind, int64_t times) {
   const Keys keys(1'000);
   auto clock = std::make_shared<ManualClock>(1'700'000'000'123'456'789);
@@ -22,17 +24,27 @@ int Run(std::string_view kind, int64_t times) {
   };
   if (drop("/system-clock")) clock = nullptr;
   const bool shared = drop("/shm");
+  const bool leased = drop("/leased");
+  if (leased) clock = nullptr;
   const int64_t cost = drop("/cost") ? 2 : 1;
   const bool refused = kind == "refused";
   const bool allow = kind == "allow";
   const absl::StatusOr<Algorithm> algorithm =
       refused || allow ? Algorithm::kTokenBucket : ParseAlgorithm(kind);
   if (!algorithm.ok()) return 2;
+  // Leases are as long as they may be, so that their questions are few.
   const Limit limit =
-      refused ? MakeLimit({.count = 1, .period_ns = 3'600 * kSecond}) : Ample(*algorithm);
-  const auto limiter = shared ? MakeShmLimiter(limit, clock) : MakeLimiter(limit, clock);
+      refused  ? MakeLimit({.count = 1, .period_ns = 3'600 * kSecond})
+      : leased ? MakeLimit({.count = kMillion, .period_ns = kSecond, .burst = 100 * kMillion})
+               : Ample(*algorithm);
+  const char* const port = std::getenv("REDIS_PORT");
+  const auto limiter = leased   ? MakeLeasedLimiter(limit, port == nullptr ? 6379 : std::atoi(port))
+                         : shared ? MakeShmLimiter(limit, clock)
+                                : MakeLimiter(limit, clock);
   const auto n = static_cast<int64_t>(keys.size());
-  for (int64_t i = 0; i < n; ++i) limiter->Hit(keys[static_cast<size_t>(i)]);
+  // A lease grows with the calls of its key.
+  const int64_t first = leased ? 200 * n : n;
+  for (int64_t i = 0; i < first; ++i) limiter->Hit(keys[static_cast<size_t>(i % n)]);
   int64_t allowed = 0;
   for (int64_t i = 0; i < times; ++i) {
     const std::string_view key = keys[static_cast<size_t>(i % n)];
@@ -53,7 +65,8 @@ int main(int argc, char** argv) {
   const int64_t times = argc == 3 ? std::atoll(argv[2]) : 0;
   const int status = times < 1 ? 2 : tidegate::bench::Run(argv[1], times);
   if (status == 2) {
-    std::fprintf(stderr, "usage: %s ALGORITHM|allow|refused[/cost][/shm][/system-clock] TIMES\n",
+    std::fprintf(stderr,
+                 "usage: %s ALGORITHM|allow|refused[/cost][/shm|/leased][/system-clock] TIMES\n",
                  argv[0]);
   }
   return status;

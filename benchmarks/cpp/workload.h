@@ -17,6 +17,7 @@
 
 #include "tidegate/limiter.h"
 #include "tidegate/memory_store.h"
+#include "tidegate/redis_store.h"
 #include "tidegate/shm_store.h"
 namespace tidegate::bench {
 
@@ -51,6 +52,20 @@ inline std::unique_ptr<Limiter> MakeShmLimiter(const Limit& limit,
     std::exit(1);
   }
   return *Limiter::Create({limit}, *std::move(store), std::move(clock));
+}
+
+// The same over the Redis at 127.0.0.1:`port`, which leases its units.
+inline std::unique_ptr<Limiter> MakeLeasedLimiter(const Limit& limit, int port) {
+  RedisOptions options;
+  options.port = port;
+  options.timeout = absl::Seconds(10);
+  options.lease = absl::Seconds(10);
+  auto store = RedisStore::Create(std::move(options));
+  if (!store.ok() || !(*store)->Ping().ok()) {
+    std::fprintf(stderr, "no Redis answers at the port %d\n", port);
+    std::exit(1);
+  }
+  return *Limiter::Create({limit}, *std::move(store), nullptr);
 }
 
 // "user:0000000", ...: short, as most keys are, and adjacent in memory, so that reading them takes

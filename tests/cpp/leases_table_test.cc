@@ -1,12 +1,16 @@
 // The table of the keys that a process holds units of.
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "leases/centre.h"
+#include "leases/spin_lock.h"
 #include "leases/table.h"
 #include "testing.h"
 
@@ -54,6 +58,41 @@ TEST(LeasingTest, LimitsThatGainNothingStayStrictForAReason) {
             "its window is no whole number of microseconds");
   EXPECT_EQ(why({.count = 1000, .period_ns = kSecond, .shadow = true}),
             "a limit in shadow is not leased");
+}
+
+TEST(LeasingTest, TellsTheUsageExactlyInBothWidths) {
+  for (const int64_t count : {1000, 777, 4'000'000}) {
+    const auto leasing = Bind(MakeLimit(count, kSecond)).leasing;
+    ASSERT_NE(leasing->narrow_depth, 0);
+    Leasing wide = *leasing;
+    wide.narrow_depth = 0;
+    for (const int64_t ahead_ns : {int64_t{0}, int64_t{12'345'678}, kSecond, 90'000 * kSecond}) {
+      for (const int64_t held : {int64_t{0}, int64_t{7}, count}) {
+        for (const int64_t refused : {0, 1, 5}) {
+          const auto usage = leasing->UsageOf(ahead_ns, held, refused);
+          const auto expected = wide.UsageOf(ahead_ns, held, refused);
+          EXPECT_EQ(usage.ns, expected.ns) << count << " " << ahead_ns << " " << held;
+          EXPECT_EQ(usage.fraction, expected.fraction) << count << " " << ahead_ns << " " << held;
+        }
+      }
+    }
+  }
+}
+
+TEST(SpinLockTest, LetsOneThreadInAtATime) {
+  SpinLock lock;
+  int64_t count = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int j = 0; j < 20'000; ++j) {
+        const std::lock_guard<SpinLock> guard(lock);
+        ++count;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(count, 80'000);
 }
 
 class LeaseTableTest : public ::testing::Test {

@@ -134,6 +134,8 @@ int64_t Scaled(int64_t ns, double by) { return static_cast<int64_t>(static_cast<
 
 }  // namespace
 
+Keeper::Keeper(int64_t length_ns) : length_ns_(length_ns), ending_ns_(Ending()) {}
+
 void Keeper::SetLowWater(int64_t now_ns) {
   const double meanwhile = demand_.InOneLease(now_ns, length_ns_) * static_cast<double>(trip_ns_) /
                            static_cast<double>(length_ns_);
@@ -156,24 +158,34 @@ int64_t Keeper::Ending() const {
   return is_full_ ? std::clamp(3 * trip_ns_, Scaled(length_ns_, kEnding), longest) : longest;
 }
 
-Keeper::Course Keeper::Hit(int64_t now_ns, int64_t cost) {
+void Keeper::Count(int64_t now_ns, int64_t cost) {
   if (demand_.Count(now_ns, cost, length_ns_)) SetLowWater(now_ns);
+}
+
+Keeper::Course Keeper::TryHit(int64_t now_ns, int64_t cost) {
   if (holding_.Take(now_ns, cost)) {
-    if (holding_.asks() || now_ns < next_ask_ns_) return Course::kSpent;
-    return IsLow(now_ns) && Want(now_ns) > 0 ? Course::kSpentAndAsk : Course::kSpent;
+    Count(now_ns, cost);
+    if (holding_.asks() || now_ns < next_ask_ns_ || !IsLow(now_ns)) return Course::kSpent;
+    return Want(now_ns) > 0 ? Course::kSpentAndAsk : Course::kSpent;
   }
-  if (now_ns < hold_ns_ && cost >= hold_cost_) return Course::kRefused;
-  return MayAsk(now_ns) ? Course::kAsk : Course::kStrict;
+  if (now_ns >= hold_ns_ || cost < hold_cost_) return Course::kStrict;
+  Count(now_ns, cost);
+  return Course::kRefused;
+}
+
+Keeper::Course Keeper::Hit(int64_t now_ns, int64_t cost) {
+  const Course course = TryHit(now_ns, cost);
+  return course == Course::kStrict ? Miss(now_ns, cost) : course;
 }
 
 Keeper::Course Keeper::Miss(int64_t now_ns, int64_t cost) {
-  if (demand_.Count(now_ns, cost, length_ns_)) SetLowWater(now_ns);
+  Count(now_ns, cost);
   return MayAsk(now_ns) ? Course::kAsk : Course::kStrict;
 }
 
 Keeper::Course Keeper::Beside(int64_t now_ns, int64_t cost) {
   if (Peek(now_ns, cost) != Course::kSpent) return Miss(now_ns, cost);
-  if (demand_.Count(now_ns, cost, length_ns_)) SetLowWater(now_ns);
+  Count(now_ns, cost);
   return IsLow(now_ns) && MayAsk(now_ns) ? Course::kAsk : Course::kStrict;
 }
 
@@ -182,7 +194,7 @@ bool Keeper::IsLow(int64_t now_ns) const {
   const auto is_live = [&](const Lease& each) { return now_ns < each.end_ns && each.tokens > 0; };
   if (is_live(first) && is_live(second)) return false;
   const int64_t end_ns = is_live(first) ? first.end_ns : second.end_ns;
-  const bool ends = end_ns - now_ns < Ending();
+  const bool ends = end_ns - now_ns < ending_ns_;
   return ends || first.tokens + second.tokens < low_water_;
 }
 
@@ -201,7 +213,7 @@ Keeper::Course Keeper::Peek(int64_t now_ns, int64_t cost) const {
 Question Keeper::Ask(int64_t now_ns) {
   // Calls that come before the answer would find as little.
   if (is_dry_) HoldUntil(now_ns + length_ns_ / 8);
-  return holding_.Ask(now_ns, Want(now_ns), low_water_, Ending());
+  return holding_.Ask(now_ns, Want(now_ns), low_water_, ending_ns_);
 }
 
 void Keeper::Hear(const Question& question, int64_t now_ns, const Heard& heard) {
@@ -210,6 +222,7 @@ void Keeper::Hear(const Question& question, int64_t now_ns, const Heard& heard) 
   trip_ns_ = trip_ns_ == 0 ? trip : trip_ns_ + (trip - trip_ns_) / 4;
   SetLowWater(now_ns);
   is_full_ = heard.allowed && heard.room > heard.burst - heard.burst / 4;
+  ending_ns_ = Ending();
   const int64_t quarter = length_ns_ / 4;
   const double random = static_cast<double>(heard.random) / 4294967296.0;
   if (!heard.allowed) {

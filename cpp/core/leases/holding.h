@@ -108,7 +108,7 @@ class Keeper {
     kStrict,       // the call alone
   };
 
-  explicit Keeper(int64_t length_ns) : length_ns_(length_ns) {}
+  explicit Keeper(int64_t length_ns);
 
   int64_t length_ns() const { return length_ns_; }
   const Holding& holding() const { return holding_; }
@@ -117,6 +117,8 @@ class Keeper {
   int64_t hold_cost() const { return hold_cost_; }
 
   Course Hit(int64_t now_ns, int64_t cost);
+  // The same if leases or a refusal decide it; else kStrict, and nothing has changed.
+  Course TryHit(int64_t now_ns, int64_t cost);
   // A hit that neither leases nor a refusal decide: kAsk or kStrict. Also asks to give back what is
   // left of a lease that has ended.
   Course Miss(int64_t now_ns, int64_t cost);
@@ -152,8 +154,8 @@ class Keeper {
 
  private:
   int64_t Want(int64_t now_ns) const;
-  // How long before its end a lease is followed by another.
   int64_t Ending() const;
+  void Count(int64_t now_ns, int64_t cost);
   bool MayAsk(int64_t now_ns) const;
   // Whether the leases run out soon.
   bool IsLow(int64_t now_ns) const;
@@ -169,6 +171,7 @@ class Keeper {
   bool is_dry_ = false;    // the centre had next to nothing left
   bool is_full_ = false;   // it had most of its units left
   int64_t trip_ns_ = 0;    // how long a question takes, an average
+  int64_t ending_ns_ = 0;  // how long before its end a lease is followed by another
   int64_t low_water_ = 2;  // the units that calls may want meanwhile
 };
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/time_units.h"
+#include "tidegate/clock.h"
 #include "tidegate/step.h"
 
 namespace tidegate::leases {
@@ -22,6 +23,50 @@ constexpr size_t kSweptSets = 64;
 constexpr int64_t kSweepNs = 2'000'000;
 // As long as a refusal by a window holds at most: units that others hold may come back.
 constexpr int64_t kLongestHoldNs = 1'000'000'000;
+
+#if defined(CLOCK_BOOTTIME)
+constexpr clockid_t kLeaseClock = CLOCK_BOOTTIME;
+#else
+constexpr clockid_t kLeaseClock = CLOCK_MONOTONIC;  // of macOS: it runs on while suspended
+#endif
+
+// SystemClock, which is quick, shifted to the clock of leases. What the machine slept is known at
+// the next comparison: leases live that much longer at most, which is within their margin.
+class LeaseClock {
+ public:
+  static LeaseClock& Get() {
+    static LeaseClock clock;
+    return clock;
+  }
+  int64_t NowNs() {
+    const int64_t now_ns = quick_.Now();
+    if (now_ns >= due_ns_.load(std::memory_order_acquire)) [[unlikely]]
+      return Compare();
+    return now_ns + ahead_ns_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr int64_t kEveryNs = 250'000;
+  // A comparison that took longer was interrupted.
+  static constexpr int64_t kLongestNs = 5'000;
+
+  int64_t Compare() {
+    const int64_t before_ns = quick_.Now();
+    timespec now{};
+    clock_gettime(kLeaseClock, &now);
+    const int64_t now_ns = int64_t{now.tv_sec} * kSecondNs + now.tv_nsec;
+    const int64_t after_ns = quick_.Now();
+    if (after_ns - before_ns > kLongestNs || after_ns < before_ns) return now_ns;
+    // Wrong by that at most.
+    ahead_ns_.store(now_ns - before_ns, std::memory_order_relaxed);
+    due_ns_.store(before_ns + kEveryNs, std::memory_order_release);
+    return now_ns;
+  }
+
+  SystemClock& quick_ = SystemClock::Get();
+  std::atomic<int64_t> ahead_ns_{0};
+  std::atomic<int64_t> due_ns_{0};
+};
 
 // Why no limit of the algorithm is leased; empty if limits are.
 std::string_view WhyStrict(Algorithm algorithm) {
@@ -45,16 +90,7 @@ std::string_view WhyStrict(Algorithm algorithm) {
 
 }  // namespace
 
-int64_t LeaseNowNs() {
-#if defined(CLOCK_BOOTTIME)
-  constexpr clockid_t kClock = CLOCK_BOOTTIME;
-#else
-  constexpr clockid_t kClock = CLOCK_MONOTONIC;  // of macOS: it runs on while suspended
-#endif
-  timespec now{};
-  clock_gettime(kClock, &now);
-  return int64_t{now.tv_sec} * kSecondNs + now.tv_nsec;
-}
+int64_t LeaseNowNs() { return LeaseClock::Get().NowNs(); }
 
 std::shared_ptr<const Leasing> Leasing::Of(const BoundLimit& bound, int64_t longest_ns,
                                            std::string* why) {
@@ -95,6 +131,33 @@ std::shared_ptr<const Leasing> Leasing::Of(const BoundLimit& bound, int64_t long
   return leasing;
 }
 
+namespace {
+
+// As UsageOf(), of numbers of either width.
+template <typename Number>
+Leasing::Usage UsageIn(Number depth, Number token, Number denominator, Number ahead_ns, Number held,
+                       Number refused_cost) {
+  const Number least = refused_cost == 0 ? 0 : depth - (refused_cost - 1) * token;
+  const Number used = std::clamp<Number>(ahead_ns * denominator - held * token,
+                                         std::max<Number>(least, 0), std::max<Number>(depth, 0));
+  if (denominator == 1) return {static_cast<int64_t>(used), 0};
+  return {static_cast<int64_t>(used / denominator), static_cast<int64_t>(used % denominator)};
+}
+
+}  // namespace
+
+Leasing::Usage Leasing::UsageOf(int64_t ahead_ns, int64_t held, int64_t refused_cost) const {
+  if (narrow_depth == 0) {
+    return UsageIn<Parts>(terms.depth(), terms.token, terms.denominator, ahead_ns, held,
+                          refused_cost);
+  }
+  // Further ahead than twice the depth is as far as that, since no more than it is held.
+  const int64_t most_ns =
+      2 * (terms.denominator == 1 ? narrow_depth : narrow_depth / terms.denominator + 1);
+  return UsageIn<int64_t>(narrow_depth, static_cast<int64_t>(terms.token), terms.denominator,
+                          std::min(ahead_ns, most_ns), std::min(held, terms.burst), refused_cost);
+}
+
 std::array<std::unique_ptr<Table::Set>, Table::kSets> Table::MakeSets() {
   std::array<std::unique_ptr<Set>, kSets> sets;
   for (auto& set : sets) set = std::make_unique<Set>();
@@ -114,8 +177,10 @@ bool Table::WasSeen(const Fingerprint& print, int64_t now_ns, int64_t length_ns)
 
 Table::Entry* Table::Find(Set& set, const Charge& charge, const Fingerprint& print,
                           int64_t now_ns) {
-  for (Entry& entry : set.entries) {
-    if (entry.leasing == nullptr || !(entry.print == print)) continue;
+  for (size_t i = 0; i < kWays; ++i) {
+    if (!(set.prints[i] == print)) continue;
+    Entry& entry = set.entries[i];
+    if (entry.leasing == nullptr) continue;
     const Leasing& own = *charge.limit->leasing;
     const Leasing& known = *entry.leasing;
     if (&own != &known) {
@@ -124,7 +189,7 @@ Table::Entry* Table::Find(Set& set, const Charge& charge, const Fingerprint& pri
           own.terms.denominator == known.terms.denominator && own.length_ns == known.length_ns;
       if (!same) {
         // Another number of the limit's id: its grants are not this one's to spend.
-        GiveUp(entry);
+        GiveUp(set, entry);
         return nullptr;
       }
     }
@@ -144,9 +209,10 @@ Table::Entry* Table::Enter(Set& set, const Charge& charge, const Fingerprint& pr
     }
     if (entry.last_ns < place->last_ns) place = &entry;
   }
-  if (place->leasing != nullptr) GiveUp(*place);
+  if (place->leasing != nullptr) GiveUp(set, *place);
   place->leasing = charge.limit->leasing;
   place->print = print;
+  set.prints[static_cast<size_t>(place - set.entries.data())] = print;
   place->key = std::string(charge.key);
   place->keeper.emplace(place->leasing->length_ns);
   place->last_ns = now_ns;
@@ -155,8 +221,9 @@ Table::Entry* Table::Enter(Set& set, const Charge& charge, const Fingerprint& pr
   return place;
 }
 
-void Table::GiveUp(Entry& entry) {
+void Table::GiveUp(Set& set, Entry& entry) {
   TellLater(entry, entry.keeper->GiveUp());
+  set.prints[static_cast<size_t>(&entry - set.entries.data())] = {};
   entry = Entry();
 }
 
@@ -183,7 +250,7 @@ void Table::Sweep() {
   const size_t first = swept_.fetch_add(kSweptSets, std::memory_order_relaxed);
   for (size_t i = first; i < first + kSweptSets; ++i) {
     Set& set = *sets_[i % kSets];
-    absl::MutexLock lock(&set.mu);
+    const SetLock lock(set.lock);
     for (Entry& entry : set.entries) {
       // Units of a bucket come back by themselves; those of a window would be lost until it ends.
       if (entry.leasing == nullptr || !IsWindow(entry.leasing->bound.limit.algorithm())) continue;
@@ -214,19 +281,16 @@ void Table::Decide(const Charge& charge, const Entry& entry, int64_t now_ns, boo
   if (IsWindow(leasing.bound.limit.algorithm())) {
     return DecideWindow(charge, entry, now_ns, allowed, decision);
   }
-  const Terms& terms = leasing.terms;
   const int64_t passed = now_ns - entry.heard_ns;
   // What the others have used since is not known.
-  Parts used = terms.time(std::max<int64_t>(entry.known_ns - passed, 0)) -
-               entry.keeper->holding().Held(now_ns) * terms.token;
-  // Calls are refused as if the room beyond this were taken.
-  const Parts least = allowed ? Parts(0) : terms.depth() - (charge.cost - 1) * terms.token;
-  used = std::clamp(used, std::max<Parts>(least, 0), std::max<Parts>(terms.depth(), 0));
+  const Leasing::Usage used =
+      leasing.UsageOf(std::max<int64_t>(entry.known_ns - passed, 0),
+                      entry.keeper->holding().Held(now_ns), allowed ? 0 : charge.cost);
   decision->allowed = allowed;
   decision->leased = true;
   decision->limit = &charge.limit->limit;
-  decision->used_ns = static_cast<int64_t>(used / terms.denominator);
-  decision->used_fraction = static_cast<int64_t>(used % terms.denominator);
+  decision->used_ns = used.ns;
+  decision->used_fraction = used.fraction;
   decision->reset_after_ns = decision->used_ns + (decision->used_fraction != 0);
   decision->retry_after_ns = allowed ? 0 : entry.keeper->hold_ns() - now_ns;
   decision->at_ns = entry.server_ns + passed;
@@ -257,20 +321,19 @@ void Table::DecideWindow(const Charge& charge, const Entry& entry, int64_t now_n
 Table::Answer Table::Hit(const Charge& charge, const Fingerprint& print, Decision* decision,
                          std::shared_ptr<const Asking>* asking) {
   Set& set = SetOf(print);
-  absl::MutexLock lock(&set.mu);
+  const SetLock lock(set.lock);
   // Read under the lock, after which no other call changes the lease.
   const int64_t now_ns = LeaseNowNs();
   NoteSweep(now_ns);
   Entry* const entry = Find(set, charge, print, now_ns);
   if (entry == nullptr || entry->heard_ns == 0 || IsBeyond(charge)) return Answer::kUnknown;
-  const Keeper::Course course = entry->keeper->Peek(now_ns, charge.cost);
-  if (course == Keeper::Course::kStrict) return Answer::kUnknown;
-  const Keeper::Course done = entry->keeper->Hit(now_ns, charge.cost);
+  const Keeper::Course done = entry->keeper->TryHit(now_ns, charge.cost);
+  if (done == Keeper::Course::kStrict) return Answer::kUnknown;
   const bool allowed = done != Keeper::Course::kRefused;
   new (decision) Decision();
   Decide(charge, *entry, now_ns, allowed, decision);
-  decided_.fetch_add(1, std::memory_order_relaxed);
-  if (allowed) spent_.fetch_add(charge.cost, std::memory_order_relaxed);
+  ++set.decided;
+  if (allowed) set.spent += charge.cost;
   if (done == Keeper::Course::kSpentAndAsk) *asking = Begin(*entry, now_ns);
   return Answer::kDecided;
 }
@@ -283,7 +346,7 @@ std::shared_ptr<const Asking> Table::AskFor(const Charge& charge, const Fingerpr
                                             Keeper::Course (Keeper::*count)(int64_t, int64_t)) {
   if (charge.key.size() > kLongestKey || IsBeyond(charge)) return nullptr;
   Set& set = SetOf(print);
-  absl::MutexLock lock(&set.mu);
+  const SetLock lock(set.lock);
   const int64_t now_ns = LeaseNowNs();
   Entry* entry = Find(set, charge, print, now_ns);
   if (entry == nullptr) {
@@ -307,7 +370,7 @@ std::shared_ptr<const Asking> Table::Alone(const Entry& entry) {
 
 bool Table::Peek(const Charge& charge, const Fingerprint& print, Decision* decision) {
   Set& set = SetOf(print);
-  absl::MutexLock lock(&set.mu);
+  const SetLock lock(set.lock);
   const int64_t now_ns = LeaseNowNs();
   Entry* const entry = Find(set, charge, print, now_ns);
   if (entry == nullptr || entry->heard_ns == 0 || IsBeyond(charge)) return false;
@@ -320,17 +383,17 @@ bool Table::Peek(const Charge& charge, const Fingerprint& print, Decision* decis
 
 bool Table::PutBack(const Charge& charge, const Fingerprint& print) {
   Set& set = SetOf(print);
-  absl::MutexLock lock(&set.mu);
+  const SetLock lock(set.lock);
   const int64_t now_ns = LeaseNowNs();
   Entry* const entry = Find(set, charge, print, now_ns);
   if (entry == nullptr || !entry->keeper->PutBack(now_ns, charge.cost)) return false;
-  spent_.fetch_sub(charge.cost, std::memory_order_relaxed);
+  set.spent -= charge.cost;
   return true;
 }
 
 void Table::Reset(const Fingerprint& print) {
   Set& set = SetOf(print);
-  absl::MutexLock lock(&set.mu);
+  const SetLock lock(set.lock);
   for (Entry& entry : set.entries) {
     if (entry.leasing != nullptr && entry.print == print) entry.keeper->Reset();
   }
@@ -338,7 +401,7 @@ void Table::Reset(const Fingerprint& print) {
 
 void Table::Hear(const Asking& asking, const Heard& heard) {
   Set& set = SetOf(asking.print);
-  absl::MutexLock lock(&set.mu);
+  const SetLock lock(set.lock);
   const int64_t now_ns = LeaseNowNs();
   granted_.fetch_add(heard.granted, std::memory_order_relaxed);
   for (Entry& entry : set.entries) {
@@ -379,7 +442,7 @@ void Table::Hear(const Asking& asking, const Heard& heard) {
 void Table::Lose(const Asking& asking) {
   if (!asking.asks) return;
   Set& set = SetOf(asking.print);
-  absl::MutexLock lock(&set.mu);
+  const SetLock lock(set.lock);
   const int64_t now_ns = LeaseNowNs();
   for (Entry& entry : set.entries) {
     if (entry.leasing != asking.leasing || !(entry.print == asking.print)) continue;
@@ -390,7 +453,7 @@ void Table::Lose(const Asking& asking) {
 
 int64_t Table::HeldFor(const Charge& charge, const Fingerprint& print) {
   Set& set = SetOf(print);
-  absl::MutexLock lock(&set.mu);
+  const SetLock lock(set.lock);
   for (const Entry& entry : set.entries) {
     if (entry.leasing == nullptr || !(entry.print == print)) continue;
     const Keeper& keeper = *entry.keeper;
@@ -409,30 +472,32 @@ std::vector<std::shared_ptr<const Asking>> Table::TakeGivenUp() {
 
 std::vector<std::shared_ptr<const Asking>> Table::GiveUpAll() {
   for (const auto& set : sets_) {
-    absl::MutexLock lock(&set->mu);
+    const SetLock lock(set->lock);
     for (Entry& entry : set->entries) {
-      if (entry.leasing != nullptr) GiveUp(entry);
+      if (entry.leasing != nullptr) GiveUp(*set, entry);
     }
   }
   return TakeGivenUp();
 }
 
 void Table::AddTo(StoreStats* stats) {
-  stats->leased = decided_.load();
   stats->lease_questions = questions_.load();
-  AddHeldTo(stats);
+  const int64_t spent = AddSetsTo(stats);
   // What other threads do meanwhile makes the difference inexact, but it never falls.
-  const int64_t over = granted_.load() - spent_.load() - given_back_.load() - stats->held_units;
+  const int64_t over = granted_.load() - spent - given_back_.load() - stats->held_units;
   int64_t wasted = wasted_.load();
   while (wasted < over && !wasted_.compare_exchange_weak(wasted, over)) {
   }
   stats->wasted_units = std::max(wasted, over);
 }
 
-void Table::AddHeldTo(StoreStats* stats) {
+int64_t Table::AddSetsTo(StoreStats* stats) {
   const int64_t now_ns = LeaseNowNs();
+  int64_t spent = 0;
   for (const auto& set : sets_) {
-    absl::MutexLock lock(&set->mu);
+    const SetLock lock(set->lock);
+    stats->leased += set->decided;
+    spent += set->spent;
     for (const Entry& entry : set->entries) {
       if (entry.leasing == nullptr) continue;
       const int64_t held = entry.keeper->holding().Held(now_ns);
@@ -441,6 +506,7 @@ void Table::AddHeldTo(StoreStats* stats) {
       stats->dry_keys += held == 0 && now_ns < entry.keeper->hold_ns();
     }
   }
+  return spent;
 }
 
 }  // namespace tidegate::leases

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@
 #include "absl/types/span.h"
 #include "leases/centre.h"
 #include "leases/holding.h"
+#include "leases/spin_lock.h"
 #include "leases/windows.h"
 #include "tidegate/decision.h"
 #include "tidegate/fingerprint.h"
@@ -30,7 +32,8 @@
 
 namespace tidegate::leases {
 
-// The clock of leases: nanoseconds, also while the machine is suspended.
+// The clock of leases: nanoseconds, also while the machine is suspended. It is read through the
+// time-stamp counter where SystemClock is, and compared with the kernel's four times a millisecond.
 int64_t LeaseNowNs();
 
 // How a limit is leased.
@@ -38,6 +41,16 @@ struct Leasing {
   BoundLimit bound;  // for questions that outlive their limiter
   Terms terms;
   int64_t length_ns;  // of its leases
+  // The depth if twice as much has room in 64 bits; else 0.
+  int64_t narrow_depth = terms.depth() >> 60 == 0 ? static_cast<int64_t>(terms.depth()) : 0;
+  // What is used of a bucket that is used for `ahead_ns`, `held` units of this among them: as a
+  // Decision tells it. Of a call that was refused at least what leaves no room for its cost, which
+  // is 0 for one that was not.
+  struct Usage {
+    int64_t ns;
+    int64_t fraction;
+  };
+  Usage UsageOf(int64_t ahead_ns, int64_t held, int64_t refused_cost) const;
 
   // Leases of at most `longest_ns` for the limit that `bound` holds; null, and in `why` the reason,
   // if it stays strict.
@@ -132,9 +145,13 @@ class Table {
     CellState cell;         // the state of the window then, with the same
   };
   struct Set {
-    absl::Mutex mu;
+    SpinLock lock;
+    int64_t decided = 0;
+    int64_t spent = 0;
+    std::array<Fingerprint, kWays> prints;  // of the entries, so that a look needs few cache lines
     std::array<Entry, kWays> entries;
   };
+  using SetLock = std::lock_guard<SpinLock>;
 
   // Locks the places of several keys.
   class Locked;
@@ -149,10 +166,10 @@ class Table {
   }
   // Whether the key was hit within its lease; notes this hit.
   bool WasSeen(const Fingerprint& print, int64_t now_ns, int64_t length_ns);
-  void GiveUp(Entry& entry);
+  void GiveUp(Set& set, Entry& entry);
   void TellLater(const Entry& entry, const std::array<Report, 2>& reports);
-  // Fills in what the places hold.
-  void AddHeldTo(StoreStats* stats);
+  // Fills in what the places hold and have decided. Returns the units that were spent.
+  int64_t AddSetsTo(StoreStats* stats);
   // Gives back what is left of leases of windows in some of the sets, if that is due.
   void Sweep();
   // Has TakeGivenUp() be called, outside of the locks, if it is.
@@ -187,10 +204,8 @@ class Table {
   std::atomic<bool> has_given_up_{false};
   std::atomic<int64_t> next_sweep_ns_{0};
   std::atomic<size_t> swept_{0};  // sets
-  std::atomic<int64_t> decided_{0};
   std::atomic<int64_t> questions_{0};
   std::atomic<int64_t> granted_{0};
-  std::atomic<int64_t> spent_{0};
   std::atomic<int64_t> given_back_{0};
   std::atomic<int64_t> wasted_{0};  // as far as AddTo() has seen
 };

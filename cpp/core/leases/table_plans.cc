@@ -13,10 +13,10 @@ class Table::Locked {
     for (const Fingerprint& print : prints) sets_.push_back(&table.SetOf(print));
     std::sort(sets_.begin(), sets_.end());
     sets_.erase(std::unique(sets_.begin(), sets_.end()), sets_.end());
-    for (Set* const set : sets_) set->mu.Lock();
+    for (Set* const set : sets_) set->lock.lock();
   }
   ~Locked() {
-    for (Set* const set : sets_) set->mu.Unlock();
+    for (Set* const set : sets_) set->lock.unlock();
   }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
@@ -58,6 +58,7 @@ void Table::DecideAll(absl::Span<const Charge> plan, const Entries& entries, int
 Table::Answer Table::HitAll(absl::Span<const Charge> plan, absl::Span<const Fingerprint> prints,
                             Decision* decision, Outcomes* outcomes, Askings* askings) {
   const Locked locked(*this, prints);
+  Set& first = SetOf(prints[0]);  // counts it
   // Read under all locks: one instant for all limits.
   const int64_t now_ns = LeaseNowNs();
   NoteSweep(now_ns);
@@ -73,7 +74,7 @@ Table::Answer Table::HitAll(absl::Span<const Charge> plan, absl::Span<const Fing
         (void)keeper.Hit(now_ns, plan[i].cost);
       }
     }
-    decided_.fetch_add(1, std::memory_order_relaxed);
+    ++first.decided;
     return Answer::kDecided;
   }
   absl::InlinedVector<Keeper::Course, 4> courses;
@@ -88,12 +89,12 @@ Table::Answer Table::HitAll(absl::Span<const Charge> plan, absl::Span<const Fing
   }
   DecideAll(plan, entries, now_ns, passes, decision, outcomes);
   for (size_t i = 0; i < plan.size(); ++i) {
-    spent_.fetch_add(plan[i].cost, std::memory_order_relaxed);
+    SetOf(prints[i]).spent += plan[i].cost;
     if (courses[i] == Keeper::Course::kSpentAndAsk && !entries[i]->keeper->holding().asks()) {
       askings->push_back(Begin(*entries[i], now_ns));
     }
   }
-  decided_.fetch_add(1, std::memory_order_relaxed);
+  ++first.decided;
   return Answer::kDecided;
 }
 
@@ -124,7 +125,7 @@ bool Table::PutBackAll(absl::Span<const Charge> plan, absl::Span<const Fingerpri
     }
     return false;
   }
-  for (const Charge& charge : plan) spent_.fetch_sub(charge.cost, std::memory_order_relaxed);
+  for (size_t i = 0; i < plan.size(); ++i) SetOf(prints[i]).spent -= plan[i].cost;
   return true;
 }
 
@@ -148,7 +149,7 @@ Askings Table::AskAll(absl::Span<const Charge> plan, absl::Span<const Fingerprin
 
 std::shared_ptr<const Asking> Table::AskNothing(const Charge& charge, const Fingerprint& print) {
   Set& set = SetOf(print);
-  absl::MutexLock lock(&set.mu);
+  const SetLock lock(set.lock);
   const Entry* const entry = Find(set, charge, print, LeaseNowNs());
   return entry == nullptr || entry->heard_ns == 0 ? nullptr : Alone(*entry);
 }

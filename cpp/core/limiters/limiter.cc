@@ -230,6 +230,12 @@ bool Limiter::Allow(std::string_view key, int64_t cost) {
 }
 
 bool Limiter::HitWithoutWaiting(std::string_view key, int64_t cost, Decision* decision) {
+  if (IsSingle()) {
+    const Charge charge{key, limits_.data(), cost};
+    if (!store_.HitWithoutWaiting({&charge, 1}, decision, nullptr)) return false;
+    CountOne(*decision, decision->rule);
+    return true;
+  }
   Outcomes outcomes;
   if (!store_.HitWithoutWaiting(PlanFor(key, cost), decision, has_shadow_ ? &outcomes : nullptr)) {
     return false;

@@ -292,6 +292,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
       absl::Span<const Charge> plan) const;
   // Decides a hit, a peek or a refund by what this process was leased, if it can.
   bool DecideByLease(Op op, absl::Span<const Charge> plan, Decision* decision, Outcomes* outcomes);
+  bool HitByLease(const Charge& charge, Decision* decision);
+  void SendGivenUp(leases::Table& table);
   // Questions that were asked at one time, in one command if their keys share a hash slot.
   void SendQuestions(absl::Span<const std::shared_ptr<const leases::Asking>> askings);
   // Tells the table what became of the questions of a plan; fails if the script leased differently

@@ -126,9 +126,31 @@ leases::Askings RedisStore::AskForLeases(absl::Span<const Charge> plan) const {
   return table.AskAll(plan, prints);
 }
 
+bool RedisStore::HitByLease(const Charge& charge, Decision* decision) {
+  if (charge.limit->leasing == nullptr) return false;
+  leases::Table& table = leases_->Get();
+  std::shared_ptr<const leases::Asking> asking;
+  const auto answer = table.Hit(charge, KeyOf(charge), decision, &asking);
+  if (asking != nullptr) [[unlikely]]
+    SendQuestions({&asking, 1});
+  if (table.has_given_up()) [[unlikely]]
+    SendGivenUp(table);
+  return answer == leases::Table::Answer::kDecided;
+}
+
+void RedisStore::SendGivenUp(leases::Table& table) {
+  for (const auto& given : table.TakeGivenUp()) SendQuestions({&given, 1});
+}
+
 bool RedisStore::DecideByLease(Op op, absl::Span<const Charge> plan, Decision* decision,
                                Outcomes* outcomes) {
   if (leases_ == nullptr) return false;
+  if (op == Op::kHit && plan.size() == 1) {
+    if (!HitByLease(plan[0], decision)) return false;
+    if (!decision->allowed) denied_locally_.fetch_add(1, std::memory_order_relaxed);
+    if (outcomes != nullptr) outcomes->assign(1, *decision);
+    return true;
+  }
   leases::Table& table = leases_->Get();
   if (op == Op::kReset || op == Op::kForget) {
     for (const Charge& charge : plan) table.Reset(KeyOf(charge));
@@ -151,18 +173,9 @@ bool RedisStore::DecideByLease(Op op, absl::Span<const Charge> plan, Decision* d
     if (!table.Peek(plan[0], prints[0], decision)) return false;
   } else {
     leases::Askings askings;
-    leases::Table::Answer answer;
-    if (is_single) {
-      std::shared_ptr<const leases::Asking> asking;
-      answer = table.Hit(plan[0], prints[0], decision, &asking);
-      if (asking != nullptr) askings.push_back(std::move(asking));
-    } else {
-      answer = table.HitAll(plan, prints, decision, outcomes, &askings);
-    }
+    const auto answer = table.HitAll(plan, prints, decision, outcomes, &askings);
     if (!askings.empty()) SendQuestions(askings);
-    if (table.has_given_up()) {
-      for (const auto& given : table.TakeGivenUp()) SendQuestions({&given, 1});
-    }
+    if (table.has_given_up()) SendGivenUp(table);
     if (answer != leases::Table::Answer::kDecided) return false;
     if (!decision->allowed) denied_locally_.fetch_add(1, std::memory_order_relaxed);
   }
