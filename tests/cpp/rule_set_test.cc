@@ -43,6 +43,21 @@ std::vector<std::string> Matching(const RuleSet& set, const Values& values) {
   return found;
 }
 
+TEST(RuleSetTest, CountsByAMethodInUpperCase) {
+  RuleSetSpec spec;
+  spec.rules = {MakeRule("one", {"method"}, "1/second"),
+                MakeRule("two", {"method", "user"}, "1/second")};
+  const std::string most(100, 'm');
+  const auto set = Compiled(spec);
+  for (const char* const given : {"get", "gEt", "GET"}) {
+    EXPECT_THAT(Matching(*set, {{"method", given}, {"user", "u"}}),
+                ElementsAre("one=GET", "two=GET|u"));
+  }
+  const std::string upper(100, 'M');
+  EXPECT_THAT(Matching(*set, {{"method", most}, {"user", "u"}}),
+              ElementsAre("one=" + upper, "two=" + upper + "|u"));
+}
+
 TEST(RuleSetTest, FindsTheMostSpecificEndpointOfEachDimension) {
   RuleSetSpec spec;
   spec.rules = {

@@ -356,6 +356,7 @@ void RuleCompiler::ReadOverrides() {
       std::string room;
       const std::string_view value = by[k] == "ip"         ? CountedAddress(given.key[k], &room)
                                      : by[k] == "endpoint" ? CanonicalEndpoint(given.key[k], &room)
+                                     : by[k] == "method"   ? CountedMethod(given.key[k], &room)
                                                            : std::string_view(given.key[k]);
       if (by.size() == 1) {
         key = value;

@@ -72,10 +72,10 @@ size_t RuleSet::TierOf(const Request& request) const {
   return known < tiers_.size() ? known : default_tier_;
 }
 
-std::string_view RuleSet::ValueOf(uint32_t attribute, const Request& request,
-                                  const Matched& matched) {
-  if (attribute == kEndpoint) return matched.endpoint;
-  return attribute == kIp ? matched.counted_ip : request[attribute];
+std::string_view RuleSet::ValueOf(uint32_t attribute, const Request& request, Matched* matched) {
+  if (attribute == kEndpoint) return matched->endpoint;
+  if (attribute == kMethod) return CountedMethod(request[kMethod], &matched->method);
+  return attribute == kIp ? matched->counted_ip : request[attribute];
 }
 
 void RuleSet::MakeKey(uint32_t rule, uint32_t pattern, const Request& request,
@@ -84,7 +84,7 @@ void RuleSet::MakeKey(uint32_t rule, uint32_t pattern, const Request& request,
   const auto& by = by_[rule];
   std::string room;
   for (size_t i = 0; i < by.size(); ++i) {
-    std::string_view value = ValueOf(by[i], request, *matched);
+    std::string_view value = ValueOf(by[i], request, matched);
     if (by[i] == kEndpoint && pattern != Index::kNoPattern) {
       room.clear();
       AppendNamed(index_->pattern(pattern), value, &room);
@@ -121,7 +121,7 @@ void RuleSet::Apply(uint32_t rule, uint32_t pattern, size_t tier, const Request&
     }
     key = {now + start, matched->made.size() - start};
   } else if (!by.empty()) {
-    key = ValueOf(by[0], request, *matched);
+    key = ValueOf(by[0], request, matched);
   }
   if (const auto* override = overrides_->Find(rule, key, now_ns)) {
     matched->rules.push_back({rule, overrides_->limits(*override), key});

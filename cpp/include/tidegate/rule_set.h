@@ -163,6 +163,7 @@ class RuleSet {
     std::string path;           // owns `endpoint` if the request's own is not canonical
     std::string_view counted_ip;
     std::string network;                  // owns `counted_ip` if that is a network
+    std::string method;                   // in upper case, if a rule counts by one that is not
     absl::InlinedVector<char, 256> made;  // owns the keys that are made of several values
   };
 
@@ -245,8 +246,7 @@ class RuleSet {
   // Adds the rule, if the request has every attribute that the rule counts by.
   void Apply(uint32_t rule, uint32_t pattern, size_t tier, const Request& request, int64_t now_ns,
              Matched* matched) const;
-  static std::string_view ValueOf(uint32_t attribute, const Request& request,
-                                  const Matched& matched);
+  static std::string_view ValueOf(uint32_t attribute, const Request& request, Matched* matched);
   // Appends the key of a rule that counts by several attributes, or by an endpoint with `{name}`.
   void MakeKey(uint32_t rule, uint32_t pattern, const Request& request, Matched* matched) const;
   // A request with the attributes in `known` that meets the rule's own condition at one endpoint.

@@ -54,11 +54,24 @@ class BoundRules {
     const int number = limiter_->rules().AttributeNumber({text, static_cast<size_t>(size)});
     if (known_.size() < kMostKnown && PyUnicode_CHECK_INTERNED(name) != 0) {
       known_.emplace_back(py::reinterpret_borrow<py::object>(name), number);
+      if (number < 0) SayUnread(name);
     }
     return number;
   }
 
  private:
+  // Has the package look at a name that no rule reads. A log handler may raise: no request fails
+  // for that.
+  void SayUnread(PyObject* name) {
+    try {
+      const py::object self = py::cast(this, py::return_value_policy::reference);
+      const py::object say = py::getattr(self, "unread", py::none());
+      if (!say.is_none()) say(py::reinterpret_borrow<py::object>(name));
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("an attribute that no rule reads");
+    }
+  }
+
   static constexpr size_t kMostKnown = 16;
 
   const std::shared_ptr<RuleLimiter> limiter_;

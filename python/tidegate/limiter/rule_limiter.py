@@ -17,6 +17,7 @@ from tidegate.limiter.reservation import Reserves, Reserving
 from tidegate.limiter.reservation_token import identity
 from tidegate.limiter.reserved_request import Reserved
 from tidegate.limiter.storage.arguments import explains_arguments
+from tidegate.limiter.unread import UnreadAttributes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
     All rules that apply to a request are one plan: it is charged all of their limits or none.
     The decision's `rule` is the id of the rule that binds, None where no rule applies; its
     `outcomes` are the decisions of all limits. Attributes are str, bytes or None, which is as if
-    it were not given; those that no rule looks at change nothing. `tiers` finds the tier of
+    it were not given; those that no rule looks at change nothing, and slips of others are logged,
+    once for each name. `tiers` finds the tier of
     requests that come without one. `rules` may be a RuleSource too: then they change as it does.
     Refusals are handed to `violations`, such as a ViolationLog. With `load`, a LoadShedding,
     requests cost more while the service is under load. Other arguments are those of Limiter.
@@ -111,6 +113,7 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         self._violations = violations
         self._write_offs = WriteOffs()
         super().__init__(core, self._storage, clock, scope, now.hidden)
+        self._bound.unread = UnreadAttributes(now)
         self._extender = extender_by(clock)
         # Each check() then calls _check_in_python().
         self._in_python = tiers is not None or violations is not None
@@ -139,6 +142,7 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         """
         core = compiled(rules)
         self._use(core, rules.hidden)
+        self._bound.unread = UnreadAttributes(rules)
         self._rules = rules
         for watcher in self._watchers:
             watch = watcher()

@@ -9,12 +9,12 @@ from tidegate.rules.advice.near import is_slip_of, is_spelling_of, meant_by
 from tidegate.rules.advice.places import LISTS, Finding, attributes_of, conditions, values_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from tidegate.rules.advice.places import Where
     from tidegate.rules.model import Rules
 
-__all__ = ["find"]
+__all__ = ["find", "meant_by_caller"]
 
 _HAVE_A_MEANING = ("endpoint", "ip", "method", "tier", "priority")
 _USUAL = (*_HAVE_A_MEANING, "user", "api_key", "tenant")
@@ -74,6 +74,14 @@ def _meant(name: str, uses: Counter[str]) -> str | None:
             return (spellings or slips)[0]
     more_used = [other for other, times in uses.items() if times > uses[name] and len(other) > 4]
     return meant_by(name, more_used)
+
+
+def meant_by_caller(name: str, read: Iterable[str]) -> str | None:
+    """The attribute that a request's `name` is likely to be meant for, of those that rules read."""
+    known = {*_HAVE_A_MEANING, *read}
+    if _MEANT.get(name) in known:
+        return _MEANT[name]
+    return None if name in _USUAL or name in _OTHERS else meant_by(name, known)
 
 
 def known_attributes(rules: Rules) -> set[str]:
