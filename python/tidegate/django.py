@@ -511,6 +511,15 @@ def _check_settings(app_configs: Any = None, **options: Any) -> list[Any]:
                 id="tidegate.W007",
             )
         )
+    times = list(settings.MIDDLEWARE).count(name)
+    if times > 1:
+        found.append(
+            checks.Warning(
+                f"{name} is {times} times in MIDDLEWARE, so each request is counted {times} "
+                "times; expected it once",
+                id="tidegate.W009",
+            )
+        )
     if limits and name not in settings.MIDDLEWARE:
         found.append(
             checks.Warning(

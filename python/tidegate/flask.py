@@ -382,9 +382,16 @@ class _Decorator:
 
 
 def _warn_of_other_settings(app: flask.Flask) -> None:
-    """Logs leftover settings of Flask-Limiter, unless that is used as well."""
-    names = sorted(name for name in app.config if name.startswith("RATELIMIT_"))
-    if names and "limiter" not in app.extensions:
+    """Logs settings that are not read: those whose case differs, and leftovers of Flask-Limiter,
+    unless that is used as well."""
+    wrong = ["RATELIMIT_"] if "limiter" not in app.extensions else []
+    names = sorted(
+        name
+        for name in app.config
+        if name.startswith(tuple(wrong))
+        or (name.upper().startswith("TIDEGATE_") and not name.startswith("TIDEGATE_"))
+    )
+    if names:
         log.warning(
             "rate limiting: the configuration has %s, which tidegate does not read; expected "
             "settings such as TIDEGATE_STORAGE, TIDEGATE_LIMIT and TIDEGATE_ENABLED",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tidegate import _core
 from tidegate.limiter.errors import ArgumentTypeError
-from tidegate.rules.advice import advise, advise_of_overrides, named_tiers, say
+from tidegate.rules.advice import advise, advise_of_overrides, endpoint_names, named_tiers, say
 from tidegate.rules.compile import compile_rules, validate
 from tidegate.rules.document import Document, read_file, read_text
 from tidegate.rules.pauses import pause_at_times
@@ -184,6 +184,8 @@ class RuleSet:
         """The ids of the rules whose limits are not shown in responses."""
         whens = [rule.when for rule in model.rules] + [cost.when for cost in model.costs]
         blocked = [entry.__pydantic_extra__ or {} for entry in model.block]
+        self.endpoint_names: tuple[str, ...] = endpoint_names(model)
+        """The endpoints of rules, costs and lists that are no paths and no patterns of paths."""
         self.conditions: frozenset[str] = frozenset({"tier"}.union(*whens, *blocked))
         """The attributes that decide which rules apply, beside endpoint, method and ip."""
         self.overrides: int = len(model.overrides) if kept is None else kept.overrides

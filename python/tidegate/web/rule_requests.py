@@ -111,7 +111,14 @@ class RuleRequests:
         limiter._watch(self._compare)
 
     def _compare(self, rules: Any) -> None:
-        """Warns of attributes that rules look at and no request has."""
+        """Warns of attributes that rules look at and no request has, and of endpoints."""
+        if rules.endpoint_names and "endpoint" not in self._readers:
+            log.warning(
+                "rate limiting: rules of %s name the endpoint %.80r, and the endpoint of requests "
+                "here is their path; expected a path, or attributes={'endpoint': ...} that returns "
+                "such names",
+                rules.source, rules.endpoint_names[0],
+            )  # fmt: skip
         known = {*self._readers, *_USUAL_READERS, "tier", "priority"}
         lacking = sorted(set(rules._compiled._attributes) - known)
         if lacking:

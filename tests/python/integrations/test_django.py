@@ -566,6 +566,14 @@ def test_checks_find_settings_that_nothing_reads(clock):
     assert "limits nothing" in found["tidegate.W007"]
 
 
+def test_checks_find_middleware_that_is_named_twice(clock):
+    name = "tidegate.django.RateLimitMiddleware"
+    with project(clock, LIMIT="1/minute"), override_settings(MIDDLEWARE=[name, name]):
+        (found,) = checks.run_checks(tags=["tidegate"])
+    assert found.id == "tidegate.W009"
+    assert "is 2 times in MIDDLEWARE" in found.msg
+
+
 def test_cost_after_is_refused_with_rules_and_async_under_wsgi(clock):
     async def later(request, answer):
         return 1

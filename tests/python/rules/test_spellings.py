@@ -170,6 +170,19 @@ def test_lists_hold_for_an_address_with_a_port_or_a_zone(ip: str) -> None:
     assert status(made(attributes={"ip": lambda scope: ip}, block=block)) == 429
 
 
+def test_endpoints_that_are_no_paths_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    named = {"id": "a", "by": "ip", "endpoint": "search", "limit": "1/hour"}
+    with caplog.at_level(logging.WARNING, "tidegate"):
+        made({**named, "endpoint": "/search"}, {**named, "id": "b", "endpoint": "**"})
+        made(named, attributes={"endpoint": lambda scope: "search"})
+        made({**named, "enabled": False})
+        assert "name the endpoint" not in caplog.text
+        app = made(named)
+        assert "name the endpoint 'search', and the endpoint of requests here" in caplog.text
+        app.limiter.use(RuleSet({"rules": [], "block": [{"endpoint": "export"}]}))
+        assert "name the endpoint 'export'" in caplog.text
+
+
 def test_attributes_that_no_request_has_are_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "tidegate"):
         app = made({"id": "a", "by": "usr", "limit": "1/hour"}, attributes={"user": lambda s: "1"})

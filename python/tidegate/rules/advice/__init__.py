@@ -21,6 +21,7 @@ from tidegate.rules.advice import (
     tiers,
     values,
 )
+from tidegate.rules.advice.endpoints import endpoint_names
 from tidegate.rules.advice.tiers import named_tiers
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from tidegate.rules.model import Rules
     from tidegate.rules.problems import Problem
 
-__all__ = ["advise", "advise_of_overrides", "named_tiers", "say"]
+__all__ = ["advise", "advise_of_overrides", "endpoint_names", "named_tiers", "say"]
 
 log = logging.getLogger("tidegate")
 

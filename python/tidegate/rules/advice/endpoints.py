@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tidegate.rules.model import Rules
 
-__all__ = ["find"]
+__all__ = ["endpoint_names", "find"]
 
 _METHOD = re.compile(r"([A-Z]{3,10}):?\s+(/.*)")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/]*(/.*)?", re.IGNORECASE)
@@ -33,6 +33,12 @@ def find(rules: Rules) -> Iterator[Finding]:
             message = known[endpoint]
             if message is not None:
                 yield Finding((*where, "endpoints", i), f"the endpoint {endpoint!r:.200} {message}")
+
+
+def endpoint_names(rules: Rules) -> tuple[str, ...]:
+    """The endpoints that are names, such as `search`, which callers may give and no path has."""
+    found = {name: None for _, what in conditions(rules) for name in what.endpoints}
+    return tuple(name for name in found if not name.startswith(("/", "*")))
 
 
 def _problem(endpoint: str) -> str | None:
