@@ -268,9 +268,7 @@ def main() -> None:
         return
     parser = harness.arguments(__doc__ or "", rounds=5, quick_rounds=2)
     options = parser.parse_args()
-    missing = [name for name in ("wrk", "h2load") if shutil.which(name) is None]
-    if missing:
-        print(f"checks: skipped, there is no {' and no '.join(missing)}")
+    if harness.skipped("checks", "wrk", "h2load"):
         return
     harness.load_tidegate()
     harness.print_interpreter()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import statistics
 import subprocess
 import sys
@@ -162,9 +161,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="of the steady rate")
     parser.add_argument("--users", type=int, default=10_000_000)
     options = parser.parse_args()
-    missing = [name for name in ("wrk", "h2load") if shutil.which(name) is None]
-    if missing:
-        print(f"sustained: skipped, there is no {' and no '.join(missing)}")
+    if harness.skipped("sustained", "wrk", "h2load"):
         return
     harness.load_tidegate()
     harness.print_interpreter()

@@ -16,6 +16,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shutil
 import statistics
 import sys
 import sysconfig
@@ -274,6 +275,14 @@ def optional(module: str) -> Any | None:
         return importlib.import_module(module)
     except ImportError:
         return None
+
+
+def skipped(what: str, *programs: str) -> bool:
+    """Whether one of the programs is missing; then it prints that `what` is skipped, and why."""
+    missing = [name for name in programs if shutil.which(name) is None]
+    if missing:
+        print(f"{what}: skipped, there is no {' and no '.join(missing)}")
+    return bool(missing)
 
 
 def load_tidegate(*, required: bool = True) -> Any | None:

@@ -14,6 +14,7 @@ import pickle
 import random
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,22 +104,29 @@ def recorded(limiter: tg.Limiter, seed: int, refunds: bool) -> list[Call]:
     return calls
 
 
-@pytest.mark.parametrize("algorithm", ["token-bucket", "fixed-window", "sliding-window"])
-def test_recorded_histories_are_linearizable(algorithm: str) -> None:
+def fresh_limiters(algorithm: str) -> Iterator[tuple[int, tg.Limiter]]:
+    """Seeds, and for each a limiter with fresh keys: entering one is part of what is checked."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         for seed in range(20):
-            # Fresh keys, so that entering one is part of what is checked.
-            limiter = tg.Limiter(
-                "6/hour",
-                storage=f"shm://{directory}/table?capacity=1000",
-                algorithm=algorithm,
-                prefix=f"history{seed}",
-                clock=tg.ManualClock(NOW),
+            yield (
+                seed,
+                tg.Limiter(
+                    "6/hour",
+                    storage=f"shm://{directory}/table?capacity=1000",
+                    algorithm=algorithm,
+                    prefix=f"history{seed}",
+                    clock=tg.ManualClock(NOW),
+                ),
             )
-            calls = recorded(limiter, seed, refunds=seed % 2 == 1)
-            assert len(calls) == PROCESSES * CALLS
-            limit = naive.Limit(6, 3600 * 10**9, algorithm=algorithm)  # type: ignore[arg-type]
-            assert is_linearizable(naive.Oracle([limit]), calls), sorted(calls)
+
+
+@pytest.mark.parametrize("algorithm", ["token-bucket", "fixed-window", "sliding-window"])
+def test_recorded_histories_are_linearizable(algorithm: str) -> None:
+    for seed, limiter in fresh_limiters(algorithm):
+        calls = recorded(limiter, seed, refunds=seed % 2 == 1)
+        assert len(calls) == PROCESSES * CALLS
+        limit = naive.Limit(6, 3600 * 10**9, algorithm=algorithm)  # type: ignore[arg-type]
+        assert is_linearizable(naive.Oracle([limit]), calls), sorted(calls)
     # The check can fail: an answer that no process can have received.
     wrong = calls[0]._replace(what="hit", cost=1, allowed=True, remaining=6)
     assert not is_linearizable(naive.Oracle([limit]), [wrong, *calls[1:]])
@@ -127,18 +135,10 @@ def test_recorded_histories_are_linearizable(algorithm: str) -> None:
 @pytest.mark.parametrize("algorithm", ["sliding-log", "concurrency"])
 def test_logs_admit_what_there_is_room_for(algorithm: str) -> None:
     """Who wants one place is refused only where there is none; the rest errs to refusing."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        for seed in range(20):
-            limiter = tg.Limiter(
-                "6/hour",
-                storage=f"shm://{directory}/table?capacity=1000",
-                algorithm=algorithm,
-                prefix=f"history{seed}",
-                clock=tg.ManualClock(NOW),
-            )
-            calls = recorded(limiter, seed, refunds=False)
-            admitted = sum(call.cost for call in calls if call.allowed)
-            assert admitted <= 6
-            assert admitted + limiter.peek("k").remaining == 6
-            if any(call.cost == 1 and not call.allowed for call in calls):
-                assert admitted >= 5
+    for seed, limiter in fresh_limiters(algorithm):
+        calls = recorded(limiter, seed, refunds=False)
+        admitted = sum(call.cost for call in calls if call.allowed)
+        assert admitted <= 6
+        assert admitted + limiter.peek("k").remaining == 6
+        if any(call.cost == 1 and not call.allowed for call in calls):
+            assert admitted >= 5

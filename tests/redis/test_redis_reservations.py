@@ -6,7 +6,6 @@ import asyncio
 import random
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -321,21 +320,6 @@ def test_a_limit_of_ordinary_size_holds_with_reservations(server: RedisServer) -
         first.commit(5000)
     assert limiter.peek("k").debt == 4000
     assert not limiter.reserve("k", 1)
-
-
-@pytest.fixture
-def node(server_directory: Path) -> Iterator[RedisServer]:
-    """A cluster of one node that has every slot."""
-    node = RedisServer(server_directory, "--cluster-enabled", "yes")
-    node.arguments += ("--cluster-config-file", f"nodes-{node.port}.conf")
-    try:
-        node.start()
-        added = node.command("CLUSTER", "ADDSLOTS", *(str(slot) for slot in range(16384)))
-        assert added == b"+OK\r\n"
-        eventually(lambda: b"cluster_state:ok" in node.command("CLUSTER", "INFO"))
-        yield node
-    finally:
-        node.kill()
 
 
 def test_a_plan_over_several_slots_of_a_cluster_is_reserved_all_or_none(node: RedisServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -70,14 +71,21 @@ def test_one_process_suffers_and_the_other_does_not_ask(
             eventually(lambda: not stranger.is_degraded())
 
 
-def test_the_probe_of_one_closes_for_all(server: RedisServer, proxy: Proxy, fallback: str) -> None:
-    uri = f"redis://127.0.0.1:{proxy.port}/0?timeout=0.5&connect_timeout=20&breaker_open=0.3"
+@contextlib.contextmanager
+def two_processes(uri: str, fallback: str) -> Iterator[tuple[HostProcess, HostProcess]]:
+    """Two processes of a host, both of which reach Redis."""
     with (
         HostProcess("10000000/hour", uri, fallback) as one,
         HostProcess("10000000/hour", uri, fallback) as other,
     ):
         eventually(lambda: not one.is_degraded())
         eventually(lambda: not other.is_degraded())
+        yield one, other
+
+
+def test_the_probe_of_one_closes_for_all(server: RedisServer, proxy: Proxy, fallback: str) -> None:
+    uri = f"redis://127.0.0.1:{proxy.port}/0?timeout=0.5&connect_timeout=20&breaker_open=0.3"
+    with two_processes(uri, fallback) as (one, other):
         proxy.mode = "reset"
         eventually(lambda: bool(one.ask("stats")["breaker_open"]) or not one.hit())
         assert other.is_degraded()
@@ -96,12 +104,7 @@ def test_a_process_that_is_killed_while_it_probes(
     server: RedisServer, proxy: Proxy, fallback: str
 ) -> None:
     uri = f"redis://127.0.0.1:{proxy.port}/0?timeout=20&connect_timeout=20&breaker_open=0.3"
-    with (
-        HostProcess("10000000/hour", uri, fallback) as prober,
-        HostProcess("10000000/hour", uri, fallback) as other,
-    ):
-        eventually(lambda: not prober.is_degraded())
-        eventually(lambda: not other.is_degraded())
+    with two_processes(uri, fallback) as (prober, other):
         proxy.mode = "reset"
         eventually(lambda: bool(prober.ask("stats")["breaker_open"]) or not prober.hit())
         proxy.mode = "hole"

@@ -226,13 +226,19 @@ def test_a_new_key_is_fetched_but_not_each_unknown_id_causes_a_fetch(
     assert issuer.asked == before + 1
 
 
-def test_keys_that_the_issuer_has_dropped_are_forgotten(
-    service: AdminService, issuer: Issuer
-) -> None:
+def _accepted(service: AdminService, issuer: Issuer) -> tuple[Moments, str]:
+    """The clock of a service that trusts the issuer, and a token that it has accepted."""
     moments = Moments()
     _with(service, Oidc(issuer.url, AUDIENCE, roles=ROLES, clock=moments))
     token = issuer.sign()
     assert service.ask("GET", "/whoami", token=token).status_code == 200
+    return moments, token
+
+
+def test_keys_that_the_issuer_has_dropped_are_forgotten(
+    service: AdminService, issuer: Issuer
+) -> None:
+    moments, token = _accepted(service, issuer)
     issuer.keys = {"two": rsa.generate_private_key(public_exponent=65537, key_size=2048)}
     moments.at += 300
     # The old keys stay valid during the new fetch.
@@ -280,10 +286,7 @@ def test_few_requests_wait_for_a_silent_issuer(monkeypatch: pytest.MonkeyPatch) 
 def test_known_keys_stay_valid_while_the_issuer_does_not_answer(
     service: AdminService, issuer: Issuer
 ) -> None:
-    moments = Moments()
-    _with(service, Oidc(issuer.url, AUDIENCE, roles=ROLES, clock=moments))
-    token = issuer.sign()
-    assert service.ask("GET", "/whoami", token=token).status_code == 200
+    moments, token = _accepted(service, issuer)
     issuer.stop()
     moments.at += 10_000
     for _ in range(3):
