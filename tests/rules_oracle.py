@@ -97,7 +97,9 @@ def some_times(rng: random.Random) -> Document:
 def some_rule(rng: random.Random, id: str) -> Document:
     rule: Document = {
         "id": id,
-        "by": rng.choice(["user", "ip", "global", "user+endpoint", "endpoint+user", "tenant"]),
+        "by": rng.choice(
+            ["user", "ip", "global", "user+endpoint", "endpoint+user", "tenant", "method+ip"]
+        ),
         **some_conditions(rng),
     }
     if chosen(rng, 0.15):
@@ -200,6 +202,7 @@ def some_document(rng: random.Random) -> tuple[Document, RuleSet]:
             "user": rng.choice(["1", "2"]),
             "ip": rng.choice(["10.1.2.3", "2001:db8::1"]),
             "tenant": "t",
+            "method": rng.choice(["GET", "head", "put"]),
             "endpoint": rng.choice(["/a", "/a/b", "/a/{x}", "/b"]),
         }
         names = names_of(rule)
@@ -406,6 +409,8 @@ class Oracle:
             value = request[name]
             if name == "ip":
                 value = counted_ip(value)
+            elif name == "method":
+                value = value.upper()
             elif name == "endpoint":
                 value = self.counted_endpoint(rule, value)
             key.append(value)
@@ -443,6 +448,7 @@ class Oracle:
             given = override["key"]
             values = [given] if isinstance(given, str) else [given[name] for name in names]
             values = [counted_ip(v) if n == "ip" else v for n, v in zip(names, values)]
+            values = [v.upper() if n == "method" else v for n, v in zip(names, values)]
             if tuple(values) == key and in_force(override, now):
                 end = instant(override.get("until"), Fraction(10**9))
                 found.append((end, -instant(override.get("from"), Fraction(0)), i, override))
