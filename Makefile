@@ -34,7 +34,7 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/extension tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts
 
-.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood owed values lost-rules starts chaos soak bench bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
+.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood owed values lost-rules starts chaos soak bench simulate-leases bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz mutants oracle campaign docs wheel clean deps-build deps-test deps-bench deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -298,6 +298,11 @@ bench-python: $(VENV)/.package
 	set -e; for benchmark in call reserve overuse memory import rate rules logs replay recommend sliding_error what_if redis shm server stall asgi check web admin_change; do \
 	  $(python) benchmarks/python/bench_$$benchmark.py; \
 	done
+
+simulate-leases: deps-test  ## print the table of docs/leases-simulation.md
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release --target simulate_leases >/dev/null
+	@build/release/benchmarks/cpp/simulate_leases
 
 # Writes docs/benchmarks.md with its JSON and pictures, and the lines of the README. ONLY="call web" measures
 # some, RUNS is how often each of the short ones runs. The benchmarks of the service need what its tests need.
