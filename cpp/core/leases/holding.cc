@@ -124,6 +124,12 @@ namespace {
 constexpr double kWanted = 0.9;
 // If others have enough.
 constexpr double kWantedOfMany = 1.3;
+// If the centre has room for so many leases like this one, there are enough for many nodes.
+constexpr double kManyLeases = 16;
+constexpr double kWantedOfRich = 1.0;
+// How long a node waits before it asks a centre that has next to nothing again, of a quarter of a
+// lease, and up to one quarter more.
+constexpr double kDryPause = 0.6;
 // If others have enough, only as long as a few questions take, and this at least.
 constexpr double kEnding = 0.06;
 constexpr double kLongestEnding = 0.15;
@@ -149,13 +155,14 @@ int64_t Keeper::Want(int64_t now_ns) const {
   const double demand = demand_.InOneLease(now_ns, length_ns_);
   if (demand < kLeastDemand) return 0;
   const double most = 1LL << 40;  // as much as a value has room for
-  return static_cast<int64_t>(
-      std::ceil(std::min((is_full_ ? kWantedOfMany : kWanted) * demand, most)));
+  const double share = is_full_ ? kWantedOfMany : is_rich_ ? kWantedOfRich : kWanted;
+  return static_cast<int64_t>(std::ceil(std::min(share * demand, most)));
 }
 
 int64_t Keeper::Ending() const {
   const int64_t longest = Scaled(length_ns_, kLongestEnding);
-  return is_full_ ? std::clamp(3 * trip_ns_, Scaled(length_ns_, kEnding), longest) : longest;
+  return is_full_ || is_rich_ ? std::clamp(3 * trip_ns_, Scaled(length_ns_, kEnding), longest)
+                              : longest;
 }
 
 void Keeper::Count(int64_t now_ns, int64_t cost) {
@@ -222,6 +229,8 @@ void Keeper::Hear(const Question& question, int64_t now_ns, const Heard& heard) 
   trip_ns_ = trip_ns_ == 0 ? trip : trip_ns_ + (trip - trip_ns_) / 4;
   SetLowWater(now_ns);
   is_full_ = heard.allowed && heard.room > heard.burst - heard.burst / 4;
+  is_rich_ = heard.allowed &&
+             static_cast<double>(heard.room) > kManyLeases * demand_.InOneLease(now_ns, length_ns_);
   ending_ns_ = Ending();
   const int64_t quarter = length_ns_ / 4;
   const double random = static_cast<double>(heard.random) / 4294967296.0;
@@ -233,7 +242,7 @@ void Keeper::Hear(const Question& question, int64_t now_ns, const Heard& heard) 
   // As long as the centre has room to speak of, it is better to ask again than to refuse.
   is_dry_ = heard.granted.tokens < question.want / 2 && heard.room < heard.burst / 8;
   if (is_dry_) {
-    next_ask_ns_ = question.asked_ns + Scaled(quarter, 0.5 + random);
+    next_ask_ns_ = question.asked_ns + Scaled(quarter, kDryPause + random);
     HoldUntil(next_ask_ns_);
   } else if (heard.granted.tokens > 0) {
     Reset();

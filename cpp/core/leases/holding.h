@@ -170,6 +170,7 @@ class Keeper {
   int64_t next_ask_ns_ = 0;
   bool is_dry_ = false;    // the centre had next to nothing left
   bool is_full_ = false;   // it had most of its units left
+  bool is_rich_ = false;   // it had enough for many leases like this one
   int64_t trip_ns_ = 0;    // how long a question takes, an average
   int64_t ending_ns_ = 0;  // how long before its end a lease is followed by another
   int64_t low_water_ = 2;  // the units that calls may want meanwhile
