@@ -16,8 +16,9 @@ from sockets import wait_for_end
 class IdleProxy:
     """Stands between a client and `port`, with one thread that carries all bytes.
 
-    Ends a connection on which nothing came for `idle_seconds`, or all at end_connections(). While
-    it `is_deaf` it reads nothing from clients. In the mode "hole" it drops what they send.
+    Ends a connection on which nothing came for `idle_seconds`, unless the server still owes a
+    reply, or all at end_connections(). While it `is_deaf` it reads nothing from clients. In the
+    mode "hole" it drops what they send.
     """
 
     def __init__(self, port: int, idle_seconds: float | None = None) -> None:
@@ -93,6 +94,7 @@ class IdleProxy:
     def _run(self) -> None:
         tick = 0.005
         idle: dict[socket.socket, float] = {}
+        asked: set[socket.socket] = set()  # of which the server owes a reply
         while not self._is_over:
             with self._lock:
                 clients = [] if self.is_deaf else list(self._pairs)
@@ -105,13 +107,16 @@ class IdleProxy:
                 if self._listener in ready:
                     self._accept()
                 for client, server in list(self._pairs.items()):
-                    came = client in ready or server in ready
+                    came = client in ready or server in ready or client in asked
                     idle[client] = 0.0 if came else idle.get(client, 0.0) + tick
                     with self._ends_on_error(client):
                         if client in ready and not self.is_deaf:
                             self._carry(client, server)
+                            if self.mode == "pass":
+                                asked.add(client)
                         if server in ready:
                             self._carry(server, client)
+                            asked.discard(client)
                         if self._idle_seconds is not None and idle[client] >= self._idle_seconds:
                             raise TimeoutError
 
