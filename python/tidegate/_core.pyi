@@ -6,7 +6,7 @@ class is safe to use from many threads and after `fork()`.
 
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Awaitable, Iterable, Sequence
-from typing import Any, Callable, Final, final, overload
+from typing import Any, Callable, Final, TypeVar, final, overload
 
 from typing_extensions import Self
 
@@ -338,7 +338,56 @@ class Reservation:
         admitted_ns: int = 0,
         parts: Sequence[tuple[int, int]] = ...,
         gives_back: bool = False,
+        unrecorded: bool = False,
     ) -> None: ...
+
+class LiveReservation:
+    """What a limiter in memory has reserved, and only this object knows."""
+
+    decision: Decision
+    """The decision on the estimate."""
+    _is_live: bool
+    _is_refused: bool
+    _is_settled: bool
+    _settled_at: int
+    def __bool__(self) -> bool: ...
+    def commit(self, actual: int | Sequence[int]) -> Decision:
+        """Makes `actual` what the reservation has charged: charges the difference in full, as
+        charge() does, or gives it back as far as it still counts.
+
+        Of a plan, `actual` is a list with one for each limiter. Returns the decision of the limits
+        afterwards, whose `charged` is the least that a limit has charged in all; it is `degraded`
+        if the storage did not answer: then call it again, as leaving the ``with`` block does. A
+        second commit of the same number changes nothing. Raises ReservationError if the reservation
+        was refused, was settled at another number, or is not known (any more): nothing is changed.
+        """
+
+    def release(self) -> Decision:
+        """Gives the estimate back, like a commit of 0; rules that count requests forget it too."""
+
+    def extend(self, more: int | Sequence[int]) -> Decision:
+        """Reserves `more` units in addition, all or none.
+
+        Returns the decision: refused if there is no room, so that a stream can stop; the
+        reservation is then as it was. Raises ReservationError if it is not open, and
+        ConfigurationError for a sliding log.
+        """
+
+    def _record(self, id: bytes, /) -> tuple[int, tuple[tuple[int, int], ...]]: ...
+
+_Live = TypeVar("_Live", bound=LiveReservation)
+
+def reserve_at_once(
+    kind: type[_Live], limiter: Limiter, key: _Key, units: int, ttl_ns: int, /
+) -> _Live | None: ...
+def reservation_of_hit(
+    kind: type[_Live], limiter: Limiter, key: _Key, units: int, decision: Decision, first: int, /
+) -> _Live | None: ...
+def charged_by(
+    decision: Decision, first: int, count: int, cost: int
+) -> tuple[int, list[tuple[int, int]]]:
+    """When the hit of `decision` was made, and the units that it charged to each of `count` limits
+    from `first` on, with the instant until which they count."""
 
 def call_reserved(
     limiter: Limiter,

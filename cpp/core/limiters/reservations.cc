@@ -67,21 +67,40 @@ std::optional<Decision> Limiter::SubmitReserved(Op op, std::string_view key, int
                                                 std::shared_ptr<Reservation> reservation,
                                                 Store::Done done) {
   const auto finish = [this, op, cost, reservation](const Decision& decision) {
-    if (op == Op::kReserve) {
-      Count(decision, decision.rule);
-      if (has_shadow_) {
-        CountShadow(OutcomesOf(*reservation, decision,
-                               [&](size_t i) -> const Limit& { return limits_[i].limit; }));
-      }
-    }
-    if (op == Op::kSettle) {
-      written_off_.fetch_add(WrittenOff(*reservation, decision, cost), std::memory_order_relaxed);
-    }
+    CountReserved(op, cost, *reservation, decision);
     return decision;
   };
   return Finished(finish, std::move(done), [&](Store::Done then) {
     return store_.SubmitReserved(op, PlanFor(key, cost), reservation, std::move(then));
   });
+}
+
+Decision Limiter::CallReserved(Op op, std::string_view key, int64_t cost,
+                               Reservation* reservation) {
+  const Decision decision = store_.CallReserved(op, PlanFor(key, cost), reservation);
+  CountReserved(op, cost, *reservation, decision);
+  return decision;
+}
+
+void Limiter::RecordReserved(std::string_view key, Reservation* reservation,
+                             std::optional<int64_t> settled_at) {
+  store_.store().KeepRecords(PlanFor(key, settled_at.value_or(0)), *reservation, store_.NowNs(),
+                             settled_at.has_value());
+  reservation->unrecorded = false;
+}
+
+void Limiter::CountReserved(Op op, int64_t cost, const Reservation& reservation,
+                            const Decision& decision) {
+  if (op == Op::kReserve) {
+    Count(decision, decision.rule);
+    if (has_shadow_) {
+      CountShadow(OutcomesOf(reservation, decision,
+                             [&](size_t i) -> const Limit& { return limits_[i].limit; }));
+    }
+  }
+  if (op == Op::kSettle) {
+    written_off_.fetch_add(WrittenOff(reservation, decision, cost), std::memory_order_relaxed);
+  }
 }
 
 std::optional<Decision> Plan::SubmitReserved(Op op, Keys keys, Costs costs,

@@ -152,16 +152,20 @@ std::optional<Decision> TimedStore::SubmitReserved(Op op, absl::Span<const Charg
   if (op != Op::kReserve && reservation->parts.size() != plan.size()) {
     reservation->parts.assign(plan.size(), {Reservation::kNone});
   }
+  if (!blocks_) return CallReserved(op, plan, reservation.get());
   const auto clock = [this] { return NowNs(); };
-  if (!blocks_) {
-    return Confirmed([&](const Moment& moment) {
-      return store_->CallReserved(op, plan, reservation.get(), moment, clock);
-    });
-  }
   Store::Clock to_confirm;
   if (store_->reads_clock() && sets_back_) to_confirm = clock;
   return store_->SubmitReserved(op, plan, std::move(reservation), {NowNs()}, std::move(to_confirm),
                                 std::move(done));
+}
+
+Decision TimedStore::CallReserved(Op op, absl::Span<const Charge> plan,
+                                  Reservation* reservation) const {
+  const auto clock = [this] { return NowNs(); };
+  return Confirmed([&](const Moment& moment) {
+    return store_->CallReserved(op, plan, reservation, moment, clock);
+  });
 }
 
 std::optional<Decision> TimedStore::Extend(absl::Span<const Charge> plan,

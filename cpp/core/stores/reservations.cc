@@ -52,9 +52,35 @@ Decision Store::Reserve(absl::Span<const Charge> plan, Reservation* reservation,
     if (!outcomes[i].allowed) continue;  // in shadow, without room
     reservation->parts[i] = {plan[i].cost, moment.now_ns + outcomes[i].reset_after_ns, Found::kOpen,
                              plan[i].cost};
-    OpenRecord(plan[i], *reservation, moment);
+    if (!reservation->unrecorded) OpenRecord(plan[i], *reservation, moment);
   }
   return decision;
+}
+
+std::optional<Store::Record> Store::Unrecorded(const Reservation& reservation,
+                                               const Reservation::Part& part,
+                                               const Moment& moment) {
+  const bool has_end = reservation.ttl_ns > 0;
+  if (has_end && moment.now_ns - reservation.admitted_ns >= reservation.ttl_ns) return std::nullopt;
+  return Record{false, part.units};
+}
+
+void Store::KeepRecords(absl::Span<const Charge> plan, const Reservation& reservation,
+                        int64_t now_ns, bool is_settled) {
+  const Moment moment{now_ns, /*confirmed=*/true};
+  Reservation left = reservation;
+  left.ttl_ns = reservation.admitted_ns + reservation.ttl_ns - now_ns;
+  if (left.ttl_ns <= 0) return;
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const Reservation::Part& part = reservation.parts[i];
+    if (part.units == Reservation::kNone) continue;
+    OpenRecord({plan[i].key, plan[i].limit, part.units}, left, moment);
+    if (!is_settled) continue;
+    ChangeRecord(plan[i], left, moment, [&](Record* change) {
+      *change = {true, plan[i].cost};
+      return true;
+    });
+  }
 }
 
 Decision Store::Settle(absl::Span<const Charge> plan, Reservation* reservation,
@@ -77,12 +103,14 @@ Decision Store::Settle(absl::Span<const Charge> plan, Reservation* reservation,
     }
     // In this order: if the process dies in between, the estimate stands, and nothing is given back
     // or charged a second time.
+    const auto settle = [used](Record* change) {
+      if (change->is_settled) return false;
+      *change = {true, used};
+      return true;
+    };
     const std::optional<Record> record =
-        ChangeRecord(plan[i], *reservation, confirmed, [&](Record* change) {
-          if (change->is_settled) return false;
-          *change = {true, used};
-          return true;
-        });
+        reservation->unrecorded ? Unrecorded(*reservation, part, moment)
+                                : ChangeRecord(plan[i], *reservation, confirmed, settle);
     if (!record.has_value()) continue;
     part.found = !record->is_settled     ? Found::kOpen
                  : record->units == used ? Found::kAgain
@@ -113,12 +141,14 @@ Decision Store::Raise(absl::Span<const Charge> plan, Reservation* reservation, c
   // Adds `more` units to the record of a charge, if it is open.
   const auto raise = [&](size_t i, int64_t more) {
     Reservation::Part& part = reservation->parts[i];
-    const std::optional<Record> record =
-        ChangeRecord(plan[i], *reservation, confirmed, [&](Record* change) {
-          if (change->is_settled || more == 0) return false;
-          change->units = std::min(change->units + more, Reservation::kMostUnits);
-          return true;
-        });
+    const auto add = [more](Record* change) {
+      if (change->is_settled || more == 0) return false;
+      change->units = std::min(change->units + more, Reservation::kMostUnits);
+      return true;
+    };
+    const std::optional<Record> record = reservation->unrecorded
+                                             ? Unrecorded(*reservation, part, moment)
+                                             : ChangeRecord(plan[i], *reservation, confirmed, add);
     part.found = !record.has_value()  ? Found::kNothing
                  : record->is_settled ? Found::kSettled
                                       : Found::kOpen;

@@ -113,6 +113,12 @@ class Limiter {
   std::optional<Decision> SubmitReserved(Op op, std::string_view key, int64_t cost,
                                          std::shared_ptr<Reservation> reservation,
                                          Store::Done done);
+  // The same for a limiter that does not block, at once.
+  Decision CallReserved(Op op, std::string_view key, int64_t cost, Reservation* reservation);
+  // Makes the records of what is reserved without one, so that others can settle it, or find it
+  // settled at `settled_at`. For a limiter that does not block.
+  void RecordReserved(std::string_view key, Reservation* reservation,
+                      std::optional<int64_t> settled_at);
   // Sends the submitted calls. Call it once for many, so that they are sent together.
   void Flush();
   Store& store() const { return store_.store(); }
@@ -167,6 +173,8 @@ class Limiter {
   void CountOne(bool allowed);
   // Counts the units of a ChargeInFull() that were not charged.
   void CountWrittenOff(const Decision& decision, int64_t cost);
+  // Counts what a call of a reservation has decided or written off.
+  void CountReserved(Op op, int64_t cost, const Reservation& reservation, const Decision& decision);
   // Counts calls that limits in shadow would have refused; `outcomes` begins with those of
   // limits().
   void CountShadow(absl::Span<const Decision> outcomes);

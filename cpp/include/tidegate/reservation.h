@@ -49,6 +49,10 @@ struct Reservation {
   // Whether a call that settles makes the records that are not there, and remembers them for
   // `ttl_ns`: for units that were charged without a reservation, and are to be given back once.
   bool makes_records = false;
+  // Whether there is no record: these units were charged by a hit, or in memory for a caller who
+  // has told nobody the id. That caller sees to it that they are settled once; a store that may
+  // lose the answer notes that they were, for kSettledNs, in case it is asked again.
+  bool unrecorded = false;
   // Whether the estimate is given back when the life of its records is over without a settlement.
   bool gives_back = false;
   absl::InlinedVector<Part, 4> parts;

@@ -78,6 +78,9 @@ class TimedStore {
                                          std::shared_ptr<Reservation> reservation,
                                          Store::Done done) const;
 
+  // The same for a store that does not block, at once.
+  Decision CallReserved(Op op, absl::Span<const Charge> plan, Reservation* reservation) const;
+
   // Has the leases that `hit` took end a period from now, see Store::Extend(). Returns the decision
   // that identifies them from now on; none if the store did not answer.
   std::optional<Decision> Extend(absl::Span<const Charge> plan, const Decision& hit) const;

@@ -16,6 +16,7 @@ void RegisterClock(pybind11::module_& m);
 void RegisterLimiter(pybind11::module_& m);
 // Registers Store too, which the other stores inherit.
 void RegisterMemoryStore(pybind11::module_& m);
+void RegisterLiveReservation(pybind11::module_& m);
 void RegisterPlan(pybind11::module_& m);
 void RegisterQuotas(pybind11::module_& m);
 void RegisterRedisStore(pybind11::module_& m);

@@ -42,6 +42,10 @@ PyTypeObject* limiter_type = nullptr;  // set by RegisterLimiter()
 
 bool IsLimiter(PyObject* object) { return PyObject_TypeCheck(object, limiter_type); }
 
+bool HasPythonClock(PyObject* self) {
+  return static_cast<bool>(HeldBy<PyLimiter>(self)->clock_function);
+}
+
 Limiter* LimiterOf(PyObject* self) {
   const auto* py_limiter = HeldBy<PyLimiter>(self);
   if (py_limiter == nullptr || py_limiter->open == nullptr) [[unlikely]] {

@@ -17,6 +17,9 @@ bool IsLimiter(PyObject* object);
 // closed.
 Limiter* LimiterOf(PyObject* self);
 
+// Whether the clock of a tidegate._core.Limiter is a function in Python.
+bool HasPythonClock(PyObject* self);
+
 // The same, closed or not, for use without the object. Throws py::type_error for other objects.
 std::shared_ptr<Limiter> SharedLimiter(const pybind11::object& object);
 

@@ -33,6 +33,7 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterRedisStore(m);
   tidegate::python::RegisterReplay(m);
   tidegate::python::RegisterReservations(m);
+  tidegate::python::RegisterLiveReservation(m);
   tidegate::python::RegisterRuleSet(m);
   tidegate::python::RegisterRuleLimiter(m);
   tidegate::python::RegisterShmStore(m);

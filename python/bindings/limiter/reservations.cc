@@ -62,6 +62,26 @@ int64_t ReservedUnits(Op op, py::handle units) {
   return value;
 }
 
+void SetReservationId(const py::bytes& id, Reservation* reservation) {
+  const auto bytes = static_cast<std::string>(id);
+  if (bytes.size() != sizeof reservation->id) throw py::value_error("an id has 16 bytes");
+  std::memcpy(reservation->id.data(), bytes.data(), bytes.size());
+}
+
+void TakeOverHit(py::handle decision, size_t first, size_t count, int64_t cost,
+                 Reservation* reservation) {
+  const Decision* const hit = GetDecision(decision.ptr());
+  if (hit == nullptr) throw py::type_error("a Decision is expected");
+  absl::Span<const Decision> outcomes = OutcomesOf(decision.ptr());
+  outcomes = outcomes.empty() ? absl::MakeConstSpan(hit, 1) : outcomes.subspan(first, count);
+  if (outcomes.size() != count) throw py::value_error("the decision lacks outcomes");
+  reservation->admitted_ns = hit->at_ns;
+  for (const Decision& each : outcomes) {
+    reservation->parts.push_back(
+        {each.allowed ? cost : Reservation::kNone, hit->at_ns + each.reset_after_ns});
+  }
+}
+
 void ExpectReservable(const Store& store, absl::Span<const BoundLimit> limits, Op op) {
   if (op == Op::kSettle) return;
   for (const BoundLimit& bound : limits) ThrowUnlessOk(Reservable(store, bound.limit, op));
@@ -73,16 +93,27 @@ using PartTuple = std::tuple<int64_t, int64_t>;
 
 std::shared_ptr<Reservation> NewReservation(const py::bytes& id, int64_t ttl_ns,
                                             int64_t admitted_ns,
-                                            const std::vector<PartTuple>& parts, bool gives_back) {
+                                            const std::vector<PartTuple>& parts, bool gives_back,
+                                            bool unrecorded) {
   auto reservation = std::make_shared<Reservation>();
-  const auto bytes = static_cast<std::string>(id);
-  if (bytes.size() != sizeof reservation->id) throw py::value_error("an id has 16 bytes");
-  std::memcpy(reservation->id.data(), bytes.data(), bytes.size());
+  SetReservationId(id, reservation.get());
   reservation->ttl_ns = ttl_ns;
   reservation->admitted_ns = admitted_ns;
   reservation->gives_back = gives_back;
+  reservation->unrecorded = unrecorded;
   for (const auto& [units, until_ns] : parts) reservation->parts.push_back({units, until_ns});
   return reservation;
+}
+
+std::tuple<int64_t, std::vector<PartTuple>> ChargedBy(const py::object& decision, size_t first,
+                                                      size_t count, int64_t cost) {
+  Reservation reservation;
+  TakeOverHit(decision, first, count, cost, &reservation);
+  std::vector<PartTuple> parts;
+  for (const Reservation::Part& part : reservation.parts) {
+    parts.emplace_back(part.units, part.until_ns);
+  }
+  return {reservation.admitted_ns, parts};
 }
 
 py::object CallLimiter(const py::object& limiter, int op_number, const py::object& key,
@@ -117,7 +148,7 @@ void RegisterReservations(py::module_& m) {
   py::class_<Reservation, std::shared_ptr<Reservation>>(m, "Reservation")
       .def(py::init(&NewReservation), py::arg("id"), py::arg("ttl_ns") = 0,
            py::arg("admitted_ns") = 0, py::arg("parts") = std::vector<PartTuple>(),
-           py::arg("gives_back") = false)
+           py::arg("gives_back") = false, py::arg("unrecorded") = false)
       .def_readonly("admitted_ns", &Reservation::admitted_ns)
       // (units, until, found, found units) of each limit.
       .def_property_readonly("parts", [](const Reservation& self) {
@@ -128,6 +159,8 @@ void RegisterReservations(py::module_& m) {
         }
         return parts;
       });
+  m.def("charged_by", &ChargedBy, py::arg("decision"), py::arg("first"), py::arg("count"),
+        py::arg("cost"));
   m.def("call_reserved", &CallLimiter, py::arg("limiter"), py::arg("op"), py::arg("key"),
         py::arg("units"), py::arg("reservation"), py::arg("loop") = py::none(),
         py::arg("channel") = py::none());

@@ -237,7 +237,7 @@ class Plan(_core.Plan, Reserves):
         on_expiry: OnExpiry = "keep",
     ) -> Reserving:
         """Like reserve(), without blocking the event loop: for ``await``, or ``async with``."""
-        return Reserving(self._opened(keys, ttl, on_exit, on_expiry), estimates)
+        return self._reserving(keys, estimates, ttl, on_exit, on_expiry)
 
     def binding(self, decision: Decision) -> int:
         """The index of the limiter whose limit binds in `decision`.

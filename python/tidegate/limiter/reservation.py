@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 
 from tidegate import _core
 from tidegate.limiter import reservation_token
@@ -17,8 +18,8 @@ from tidegate.limiter.reservation_expiry import KEPT_NS, Expiring, gives_back
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-    from typing import Any, Union
+    from collections.abc import Coroutine, Generator, Sequence
+    from typing import Any, Callable, Union
 
     from typing_extensions import Literal
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     OnExit = Literal["release", "keep"]
 
 
-__all__ = ["OnExit", "Reservation", "Reserves", "Reserving"]
+__all__ = ["OnExit", "Reservation", "Reserves", "Reserving", "life_ns"]
 
 log = logging.getLogger("tidegate")
 
@@ -42,9 +43,13 @@ _NOT_KNOWN = (
     "stays at its estimate or was given back, as on_expiry says, or it was settled a while ago; "
     "expected a commit within its ttl. charge() charges what was used beyond the estimate"
 )
+_NOT_OPEN = (
+    "the reservation is not open, and was not raised; expected a call before it is settled and "
+    "within its ttl"
+)
 
 
-class Reservation:
+class Reservation(_core.LiveReservation):
     """Units that were charged for a call whose cost is not known yet; see Limiter.reserve().
 
     Truthy if the estimate was charged. As a context manager it raises RateLimitExceeded on entry if
@@ -53,8 +58,26 @@ class Reservation:
     or given back once. Thread-safe.
     """
 
-    decision: Decision
-    """The decision on the estimate."""
+    # The core settles what a limiter in memory has reserved, as long as only this object knows of
+    # it (_is_live). All others are settled here, by records of their storage.
+    _owner: Reserves
+    _whose: Any
+    _id = b""
+    _on_exit: OnExit = "release"
+    _ttl_ns = 0
+    _gives_back = False
+    _is_expired = False
+    _admitted_ns = 0
+    _parts: tuple[tuple[int, int], ...] = ()
+    # What it was to be settled at, by a call without an answer.
+    _wanted: Any = None
+    _is_wanted = False
+    # Charged without the storage, which has no record of it.
+    _is_local = False
+    _units: Any = None
+    _local_until: list[int]
+    # Charged by a hit of this process, which alone settles it.
+    _is_of_hit = False
 
     def __init__(
         self,
@@ -72,18 +95,6 @@ class Reservation:
         self._on_exit = on_exit
         self._ttl_ns = ttl_ns
         self._gives_back = gives_back
-        self._is_expired = False
-        self._admitted_ns = 0
-        self._parts: tuple[tuple[int, int], ...] = ()
-        # What it was to be settled at, by a call without an answer.
-        self._wanted: Any = None
-        self._is_wanted = False
-        self._is_settled = False
-        self._is_refused = False
-        # Charged without the storage, which has no record of it.
-        self._is_local = False
-        self._units: Any = None
-        self._local_until: list[int] = []
 
     @property
     def token(self) -> str:
@@ -99,6 +110,9 @@ class Reservation:
                 "the reservation was made while the storage did not answer, and is known to this "
                 "process only; expected one made with the storage"
             )
+        if self._is_live:
+            self._id = os.urandom(16)
+            self._admitted_ns, self._parts = self._record(self._id)
         return reservation_token.encode(
             self._owner._identity(),
             self._id,
@@ -107,29 +121,38 @@ class Reservation:
             self._owner._keys_of(self._whose),
         )
 
-    def commit(self, actual: Units) -> Decision:
-        """Makes `actual` what the reservation has charged: charges the difference in full, as
-        charge() does, or gives it back as far as it still counts.
-
-        Of a plan, `actual` is a list with one for each limiter. Returns the decision of the limits
-        afterwards, whose `charged` is the least that a limit has charged in all; it is `degraded`
-        if the storage did not answer: then call it again, as leaving the ``with`` block does. A
-        second commit of the same number changes nothing. Raises ReservationError if the reservation
-        was refused, was settled at another number, or is not known (any more): nothing is changed.
-        """
-        return self._settle(_checked(actual))
-
     async def commit_async(self, actual: Units) -> Decision:
         """Like commit(), without blocking the event loop."""
-        return await self._settle_async(_checked(actual))
-
-    def release(self) -> Decision:
-        """Gives the estimate back, like a commit of 0; rules that count requests forget it too."""
-        return self._settle(self._owner._units_of_release())
+        return self.commit(actual) if self._is_live else await self._settle_async(_checked(actual))
 
     async def release_async(self) -> Decision:
         """Like release(), without blocking the event loop."""
+        if self._is_live:
+            return self.release()
         return await self._settle_async(self._owner._units_of_release())
+
+    # What commit(), release() and extend() of the core call.
+
+    def _commit(self, actual: Units) -> Decision:
+        return self._settle(_checked(actual))
+
+    def _release(self) -> Decision:
+        return self._settle(self._owner._units_of_release())
+
+    def _refuse_commit(self, actual: int) -> Decision:
+        """Raises for a commit of what is not open."""
+        self._expect_open()
+        if not self._is_settled:
+            raise ReservationError(_NOT_KNOWN)
+        raise ReservationError(
+            f"the reservation was settled before, at {self._settled_at} units; expected that, or "
+            f"no second commit, and not one of {actual}",
+            settled=True,
+        )
+
+    def _refuse_extend(self) -> Decision:
+        self._expect_open()
+        raise ReservationError(_NOT_OPEN, settled=self._is_settled)
 
     def _settle(self, actual: Any) -> Decision:
         self._owner._give_back_due()
@@ -181,13 +204,7 @@ class Reservation:
             self._owner._correct(self._whose, self._units, actual, self.decision, until)
         return self.decision
 
-    def extend(self, more: Units) -> Decision:
-        """Reserves `more` units in addition, all or none.
-
-        Returns the decision: refused if there is no room, so that a stream can stop; the
-        reservation is then as it was. Raises ReservationError if it is not open, and
-        ConfigurationError for a sliding log.
-        """
+    def _extend(self, more: Units) -> Decision:
         self._owner._give_back_due()
         self._expect_open()
         call = self._call()
@@ -196,13 +213,12 @@ class Reservation:
 
     async def extend_async(self, more: Units) -> Decision:
         """Like extend(), without blocking the event loop."""
+        if self._is_live:
+            return self.extend(more)
         self._owner._give_back_due()
         self._expect_open()
         call = self._call()
         return self._raised(call, await self._await(_core.RAISE, more, call))
-
-    def __bool__(self) -> bool:
-        return not self._is_refused
 
     def __enter__(self) -> Reservation:
         if self._is_refused:
@@ -213,7 +229,7 @@ class Reservation:
         if not self._is_left():
             return
         try:
-            self._settle(self._units_on_exit())
+            self.commit(self._wanted) if self._is_wanted else self.release()
         except ReservationError as error:
             _log_left(error)
 
@@ -224,7 +240,7 @@ class Reservation:
         if not self._is_left():
             return
         try:
-            await self._settle_async(self._units_on_exit())
+            await (self.commit_async(self._wanted) if self._is_wanted else self.release_async())
         except ReservationError as error:
             _log_left(error)
 
@@ -233,9 +249,6 @@ class Reservation:
         if self._is_settled or self._is_refused:
             return False
         return self._is_wanted or self._on_exit == "release"
-
-    def _units_on_exit(self) -> Any:
-        return self._wanted if self._is_wanted else self._owner._units_of_release()
 
     def _expect_open(self) -> None:
         if self._is_refused:
@@ -255,7 +268,19 @@ class Reservation:
             self._admitted_ns,
             self._parts,
             self._gives_back,
+            self._is_of_hit,
         )
+
+    def _take_over_hit(self, decision: Decision, first: int, count: int, units: int) -> None:
+        """Takes over what the hit of `decision` has charged to `count` limits from `first` on."""
+        self.decision = decision._from_limit(first)
+        self._is_of_hit = True
+        self._admitted_ns, parts = _core.charged_by(decision, first, count, units)
+        self._parts = tuple(parts)
+        if self.decision._charged_in != "store":
+            self._is_local = True
+            self._units = units
+            self._local_until = self._owner._count_until(self._whose, self.decision)
 
     async def _await(self, op: int, units: Any, call: _core.Reservation) -> Any:
         if not self._owner._may_wait:
@@ -322,11 +347,7 @@ class Reservation:
         if _core.FOUND_NO_ANSWER in found:
             return decision
         if found - {_core.FOUND_OPEN}:
-            raise ReservationError(
-                "the reservation is not open, and was not raised; expected a call before it is "
-                "settled and within its ttl",
-                settled=_core.FOUND_SETTLED in found,
-            )
+            raise ReservationError(_NOT_OPEN, settled=_core.FOUND_SETTLED in found)
         if decision.allowed:
             self._take_over(call)
         return decision
@@ -346,23 +367,26 @@ class Reservation:
 class Reserving:
     """What reserve_async() returns: for ``await``, a Reservation; or for ``async with``."""
 
-    __slots__ = ("_reservation", "_units")
+    __slots__ = ("_begin", "_reservation")
 
-    def __init__(self, reservation: Reservation, units: Any) -> None:
-        self._reservation = reservation
-        self._units = units
+    def __init__(self, begin: Callable[[], Reservation | Coroutine[Any, Any, Reservation]]) -> None:
+        self._begin = begin
+        self._reservation: Reservation | None = None
 
     def __await__(self) -> Generator[Any, None, Reservation]:
         return self._reserve().__await__()
 
     async def __aenter__(self) -> Reservation:
-        return await (await self._reserve()).__aenter__()
+        self._reservation = reservation = await self._reserve()
+        return await reservation.__aenter__()
 
     async def __aexit__(self, *exc_info: Any) -> None:
+        assert self._reservation is not None
         await self._reservation.__aexit__(*exc_info)
 
     async def _reserve(self) -> Reservation:
-        return await self._reservation._started_async(self._units)
+        begun = self._begin()
+        return begun if isinstance(begun, Reservation) else await begun
 
 
 class Reserves:
@@ -435,30 +459,44 @@ class Reserves:
 
     def _opened(self, whose: Any, ttl: float, on_exit: OnExit, on_expiry: OnExpiry) -> Reservation:
         """A reservation with a new id, which has not been charged yet."""
-        if on_exit not in ("release", "keep"):
-            raise ConfigurationError(f"on_exit is {on_exit!r}; expected 'release' or 'keep'")
-        if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
-            raise ArgumentTypeError(
-                f"the ttl is {ttl!r} of type {type(ttl).__name__}; expected seconds as int or float"
-            )
-        if not 0.001 <= ttl <= _LONGEST_TTL:
-            raise ConfigurationError(
-                f"the ttl is {ttl!r}; expected 0.001 to {_LONGEST_TTL:.0f} seconds"
-            )
+        ttl_ns = life_ns(ttl, on_exit)
+        is_given_back = gives_back(on_expiry)
         self._give_back_due()
         return Reservation(
             self,
             whose,
             os.urandom(16),
             on_exit=on_exit,
-            ttl_ns=round(ttl * 1e9),
-            gives_back=gives_back(on_expiry),
+            ttl_ns=ttl_ns,
+            gives_back=is_given_back,
         )
+
+    def _reserving(
+        self, whose: Any, units: Any, ttl: float, on_exit: OnExit, on_expiry: OnExpiry
+    ) -> Reserving:
+        opened = self._opened(whose, ttl, on_exit, on_expiry)
+        return Reserving(partial(opened._started_async, units))
 
     def _reserve(
         self, whose: Any, units: Any, ttl: float, on_exit: OnExit, on_expiry: OnExpiry
     ) -> Reservation:
         return self._opened(whose, ttl, on_exit, on_expiry)._started(units)
+
+
+def life_ns(ttl: float, on_exit: OnExit) -> int:
+    """Returns the life of a reservation in nanoseconds. Raises ConfigurationError for invalid
+    arguments."""
+    if on_exit not in ("release", "keep"):
+        raise ConfigurationError(f"on_exit is {on_exit!r}; expected 'release' or 'keep'")
+    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
+        raise ArgumentTypeError(
+            f"the ttl is {ttl!r} of type {type(ttl).__name__}; expected seconds as int or float"
+        )
+    if not 0.001 <= ttl <= _LONGEST_TTL:
+        raise ConfigurationError(
+            f"the ttl is {ttl!r}; expected 0.001 to {_LONGEST_TTL:.0f} seconds"
+        )
+    return round(ttl * 1e9)
 
 
 def _checked(actual: Units) -> Units:

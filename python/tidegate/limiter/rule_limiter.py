@@ -214,7 +214,7 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
     ) -> Reserving:
         """Like reserve(), without blocking the event loop: for ``await``, or ``async with``."""
         whose = Reserved(self._with_tier(attributes))
-        return Reserving(self._opened(whose, ttl, on_exit, on_expiry), cost)
+        return self._reserving(whose, cost, ttl, on_exit, on_expiry)
 
     def refund(
         self,

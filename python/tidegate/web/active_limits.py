@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from tidegate._core import Limit
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.limiter import Limiter
+from tidegate.limiter.plan import Plan
 from tidegate.web.headers import Problems, fields_for
 from tidegate.web.registry import register
 
@@ -29,7 +30,7 @@ class ActiveLimits:
     Raises ConfigurationError for unknown families of headers. Immutable.
     """
 
-    __slots__ = ("_offline_limiter", "_per_limit", "fields", "lease_ns", "limiter", "problems")
+    __slots__ = ("_offline_limiter", "_plan", "fields", "lease_ns", "limiter", "problems")
 
     def __init__(self, limiters: Sequence[Limiter], headers: Iterable[str]) -> None:
         # Limits of equal names are equal, or their owner treats them as one.
@@ -39,24 +40,16 @@ class ActiveLimits:
         self.lease_ns = min((one._lease_ns for one in limiters if one._has_leases), default=0)
         self.fields = fields_for(self.limiter, limits, headers)
         self.problems = Problems(limits)
-        self._per_limit: tuple[Limiter, ...] | None = None
+        self._plan: Plan | None = None
         self._offline_limiter: Limiter | None = None
         register(limiters)
 
     @property
-    def per_limit(self) -> tuple[Limiter, ...]:
-        """Returns a limiter for each limit of the first limiter, with the same counts."""
-        if self._per_limit is None:
-            whole = self.limiter
-            self._per_limit = (
-                (whole,)
-                if len(whole.limits) == 1
-                else tuple(
-                    Limiter(each, storage=whole.storage, prefix=whole._prefix, clock=whole._clock)
-                    for each in whole.limits
-                )
-            )
-        return self._per_limit
+    def plan(self) -> Plan:
+        """Returns a plan of the first limiter alone, whose decisions tell of each of its limits."""
+        if self._plan is None:
+            self._plan = Plan([self.limiter])
+        return self._plan
 
     @property
     def offline_limiter(self) -> Limiter:

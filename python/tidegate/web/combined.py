@@ -97,7 +97,8 @@ class CombinedLimiter:
                 decision = await execution.take(turn)
                 now_ns = turn.charged_ns
             else:
-                decision = await execution.hit_plan(group.plan, keys, costs)
+                settles = any(charge.hooks.cost_after is not None for _, charge in mine)
+                decision = await execution.hit_plan(group.plan, keys, costs, settles)
             limiter, bound = mine[group.plan.binding(decision)]
             if began is not None:
                 took = time.perf_counter() - began
@@ -110,9 +111,8 @@ class CombinedLimiter:
             first = 0
             for _, charge in mine:
                 charge.admitted = decision._from_limit(first)
+                charge.reserve(decision, first)
                 first += len(charge.limits.limiter.limits)
-                if charge.hooks.cost_after is not None:
-                    await charge.remember(now_ns, execution, is_alone=False)
                 passed.append(charge)
             if binding is None or decision.remaining < binding[0].remaining:
                 binding = decision, limiter

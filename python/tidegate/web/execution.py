@@ -16,6 +16,7 @@ from tidegate.limiter.limiter import Limiter
 if TYPE_CHECKING:
     from tidegate._core import Decision
     from tidegate.limiter.plan import Plan
+    from tidegate.limiter.reservation import Reservation
     from tidegate.limiter.rule_limiter import RuleLimiter
     from tidegate.limiter.waiting.turn import Turn
 
@@ -53,8 +54,10 @@ class Blocking:
         """Hits, and returns the decision or an awaitable of it."""
         return limiter.hit(key, cost)
 
-    async def hit_plan(self, plan: Plan, keys: Sequence[Key], costs: Sequence[int]) -> Decision:
-        return plan.hit(keys, costs)
+    async def hit_plan(
+        self, plan: Plan, keys: Sequence[Key], costs: Sequence[int], outcomes: bool = False
+    ) -> Decision:
+        return plan.hit(keys, costs, outcomes)
 
     async def take(self, turn: Turn) -> Decision:
         """Waits for a turn; returns its decision."""
@@ -84,8 +87,8 @@ class Blocking:
     async def peek(self, limiter: Limiter, key: Key, cost: int = 1) -> Decision:
         return limiter.peek(key, cost)
 
-    async def charge(self, limiter: Limiter, key: Key, cost: int) -> Decision:
-        return limiter.charge(key, cost)
+    async def commit(self, reservation: Reservation, units: int) -> Decision:
+        return reservation.commit(units)
 
     async def charge_up_to(self, limiter: Limiter, key: Key, cost: int) -> Decision:
         return limiter.charge_up_to(key, cost)
@@ -119,8 +122,10 @@ class Awaiting:
         answer: Decision | Awaitable[Decision] = started
         return answer
 
-    async def hit_plan(self, plan: Plan, keys: Sequence[Key], costs: Sequence[int]) -> Decision:
-        return await plan.hit_async(keys, costs)
+    async def hit_plan(
+        self, plan: Plan, keys: Sequence[Key], costs: Sequence[int], outcomes: bool = False
+    ) -> Decision:
+        return await plan.hit_async(keys, costs, outcomes)
 
     async def take(self, turn: Turn) -> Decision:
         """Waits for a turn; returns its decision."""
@@ -154,8 +159,8 @@ class Awaiting:
     async def peek(self, limiter: Limiter, key: Key, cost: int = 1) -> Decision:
         return await limiter.peek_async(key, cost)
 
-    async def charge(self, limiter: Limiter, key: Key, cost: int) -> Decision:
-        return await limiter.charge_async(key, cost)
+    async def commit(self, reservation: Reservation, units: int) -> Decision:
+        return await reservation.commit_async(units)
 
     async def charge_up_to(self, limiter: Limiter, key: Key, cost: int) -> Decision:
         return await limiter.charge_up_to_async(key, cost)

@@ -19,6 +19,7 @@ from tidegate._core import Decision, Limit
 from tidegate.keys import peer
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limiter import Limiter
+from tidegate.limiter.waiting.turn import Turn
 from tidegate.web.active_limits import ActiveLimits, refuse_places
 from tidegate.web.callables import check_function, check_result, wrong_result
 from tidegate.web.charge import Charge, Key
@@ -343,26 +344,34 @@ class RequestLimiter:
         """Charges the key of a charge. Returns a coroutine if something must be awaited."""
         assert charge.key is not None
         limiter = charge.limits.limiter
+        # Then the decision must tell of each limit, as one on a plan does.
+        is_plan = self.hooks.cost_after is not None and len(limiter.limits) > 1
         if self.wait:
-            return self._wait_for_turn(request, charge, execution)
-        # Read before the decision, which charge.remember() must not take for a later one; a
-        # server's decision is by the server's clock.
+            return self._wait_for_turn(request, charge, execution, is_plan=is_plan)
+        # Read before the decision; a server's decision is by the server's clock.
         decided_ns = limiter._now_ns()
         began = time.perf_counter() if observers.times else None
-        started: Any = execution.start_hit(limiter, charge.key, charge.cost)
-        if type(started) is Decision and began is None and self.hooks.cost_after is None:
+        started: Any
+        if is_plan:
+            started = execution.hit_plan(charge.limits.plan, [charge.key], [charge.cost], True)
+        else:
+            started = execution.start_hit(limiter, charge.key, charge.cost)
+        if type(started) is Decision and began is None:
             return self._finish(request, charge, started, decided_ns)
-        return self._finish_later(request, charge, started, decided_ns, began, execution)
+        return self._finish_later(request, charge, started, decided_ns, began)
 
     async def _wait_for_turn(
-        self, request: Any, charge: Charge, execution: Execution
+        self, request: Any, charge: Charge, execution: Execution, *, is_plan: bool
     ) -> RequestDecision:
         assert charge.key is not None
-        turn = charge.limits.limiter._turn(charge.key, charge.cost, self.wait)
+        limits = charge.limits
+        turn: Turn
+        if is_plan:
+            turn = limits.plan._turn([charge.key], [charge.cost], self.wait)
+        else:
+            turn = limits.limiter._turn(charge.key, charge.cost, self.wait)
         decision = await execution.take(turn)
-        return await self._remember_and_finish(
-            request, charge, decision, turn.charged_ns, execution
-        )
+        return self._finish(request, charge, decision, turn.charged_ns)
 
     async def _finish_later(
         self,
@@ -371,24 +380,10 @@ class RequestLimiter:
         started: Any,
         decided_ns: int,
         began: float | None,
-        execution: Execution,
     ) -> RequestDecision:
         decision = started if type(started) is Decision else await started
         if began is not None:
             observers.notify_time(charge.limits.limiter, time.perf_counter() - began, self.hooks)
-        return await self._remember_and_finish(request, charge, decision, decided_ns, execution)
-
-    async def _remember_and_finish(
-        self,
-        request: Any,
-        charge: Charge,
-        decision: Decision,
-        decided_ns: int,
-        execution: Execution,
-    ) -> RequestDecision:
-        if decision.allowed and self.hooks.cost_after is not None:
-            charge.admitted = decision
-            await charge.remember(decided_ns, execution, is_alone=True)
         return self._finish(request, charge, decision, decided_ns)
 
     def _finish(
@@ -397,6 +392,8 @@ class RequestLimiter:
         if not decision.allowed:
             return self._refused(request, charge, decision, decided_ns)
         charge.admitted = decision
+        if self.hooks.cost_after is not None:
+            charge.reserve(decision)
         return self.decide(charge.limits, decision, decided_ns, (charge,))
 
     def _charge_of(self, key: Key, cost: int, admitted: Decision | None = None) -> Charge:

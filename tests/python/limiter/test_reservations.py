@@ -253,6 +253,7 @@ def test_every_altered_token_is_an_error_and_charges_nothing(limiter: tg.Limiter
 def test_a_token_with_the_key_of_another_takes_nothing(limiter: tg.Limiter) -> None:
     reservation = limiter.reserve("k", 100)
     limiter.hit("other", 500)
+    assert reservation.token
     reservation._whose = "other"
     with pytest.raises(tg.ReservationError, match="not known"):
         limiter.commit(reservation.token, 0)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import tidegate as tg
 from flask import Flask
 from tidegate import rate_limit
-from tidegate.web.active_limits import ActiveLimits
-from tidegate.web.charge import _Charged, outstanding
+from tidegate.limiter.reserves_by_key import outstanding
 from tidegate.web.execution import BLOCKING
 from tidegate.web.request_limiter import RequestLimiter
 
@@ -48,15 +45,6 @@ def test_a_correction_charges_nothing_if_nothing_remains():
     assert limiter.stats().denied == 0
 
 
-def test_a_charge_made_nowhere_gives_nothing_back():
-    limiter = tg.Limiter("10/minute", clock=tg.ManualClock(START_NS))
-    limiter.hit("k", 4)
-    for charged_in, reset_ns in (("nowhere", None), ("store", 24 * 10**9)):
-        admitted = SimpleNamespace(_charged_in=charged_in)
-        charged = _Charged(limiter, admitted)
-        assert BLOCKING.run(charged.reset_after_ns("k", BLOCKING)) == reset_ns
-
-
 MINUTE_NS = 60 * 10**9
 
 
@@ -80,17 +68,6 @@ MINUTE_NS = 60 * 10**9
 def test_expired_units_are_not_outstanding(algorithm, left_ns, units):
     limit = tg.Limit("10/minute", algorithm=algorithm)
     assert outstanding(limit, left_ns, 4) == units
-
-
-def test_each_limit_of_a_limiter_has_its_own_state():
-    clock = tg.ManualClock(START_NS)
-    one = tg.Limiter("10/minute", clock=clock)
-    assert ActiveLimits([one], ()).per_limit == (one,)
-    two = tg.Limiter(["10/minute", "30/hour"], clock=clock)
-    two.hit("k", 4)
-    found = ActiveLimits([two], ()).per_limit
-    assert [each.limits for each in found] == [(limit,) for limit in two.limits]
-    assert [left(each) for each in found] == [6, 26]
 
 
 @pytest.mark.parametrize("counts", [(9, 5, 7), (5, 7, 9), (7, 9, 5), (5, 5, 9)])

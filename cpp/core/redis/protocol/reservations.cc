@@ -38,7 +38,8 @@ std::string Scripts::ReservedCommand(const Request& request, size_t set, bool by
   for (const Charge& charge : request.plan) {
     words.Add(absl::StrCat(RedisKey(*charge.limit, charge.key), ":open"));
   }
-  words.Add(reservation.makes_records                           ? std::string_view("undo")
+  const bool undoes = reservation.makes_records || (settles && reservation.unrecorded);
+  words.Add(undoes                                              ? std::string_view("undo")
             : reservation.gives_back && request.op == "reserve" ? std::string_view("hold")
                                                                 : request.op);
   if (request.server_time) {

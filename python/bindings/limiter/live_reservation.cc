@@ -1,0 +1,375 @@
+// tidegate._core.LiveReservation, the base class of tidegate.Reservation: what a limiter in memory
+// has reserved, and only this object knows. It is settled here, without a record in the store. All
+// others are settled by methods of the subclass. Written against the C API, since commit() is
+// called as often as hit().
+//
+// The GIL guards the state. Nothing here releases it but a clock in Python, and a limiter with one
+// makes no such reservations.
+#include <structmember.h>
+
+#include <algorithm>
+#include <new>
+#include <optional>
+
+#include "limiter/classes.h"
+#include "limiter/convert.h"
+#include "limiter/decision.h"
+#include "limiter/fast_call.h"
+#include "limiter/limiter.h"
+#include "limiter/reservations.h"
+
+namespace tidegate::python {
+namespace {
+
+struct LiveReservation {
+  PyObject_HEAD PyObject* owner;  // the limiter
+  PyObject* whose;                // the key
+  PyObject* decision;             // on the estimate
+  PyObject* weak_references;
+  char is_live;  // settled here; else by the subclass
+  char is_refused;
+  char is_settled;
+  int64_t settled_at;  // so many units
+  int64_t settled_ns;  // the instant of it
+  Reservation reservation;
+};
+
+PyTypeObject reservation_type{};  // filled in by RegisterLiveReservation()
+PyNumberMethods reservation_as_number{};
+
+LiveReservation& Self(PyObject* self) { return *reinterpret_cast<LiveReservation*>(self); }
+
+PyObject* New(PyTypeObject* type, PyObject*, PyObject*) {
+  PyObject* const self = type->tp_alloc(type, 0);
+  if (self != nullptr) new (&Self(self).reservation) Reservation;
+  return self;
+}
+
+int Traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Self(self).owner);
+  Py_VISIT(Self(self).whose);
+  Py_VISIT(Self(self).decision);
+  return 0;
+}
+
+int Clear(PyObject* self) {
+  Py_CLEAR(Self(self).owner);
+  Py_CLEAR(Self(self).whose);
+  Py_CLEAR(Self(self).decision);
+  return 0;
+}
+
+void Dealloc(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  if (Self(self).weak_references != nullptr) PyObject_ClearWeakRefs(self);
+  Clear(self);
+  Self(self).reservation.~Reservation();
+  Py_TYPE(self)->tp_free(self);
+}
+
+int IsTrue(PyObject* self) { return Self(self).is_refused == 0; }
+
+// Runs `call`, which returns a new reference, and sets what it throws as the Python error.
+template <typename Call>
+PyObject* Guard(Call call) {
+  try {
+    return call();
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  }
+  return nullptr;
+}
+
+py::object CallMethod(PyObject* self, PyObject* name, PyObject* argument = nullptr) {
+  PyObject* const answer = PyObject_CallMethodObjArgs(self, name, argument, nullptr);
+  if (answer == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(answer);
+}
+
+py::object Attribute(PyObject* self, PyObject* name) {
+  PyObject* const value = PyObject_GetAttr(self, name);
+  if (value == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(value);
+}
+
+// Gives back what other reservations of the limiter hold beyond the end of their lives.
+void GiveBackDue(PyObject* owner) {
+  static PyObject* const expiring = Interned("_expiring");
+  static PyObject* const give_back_due = Interned("_give_back_due");
+  if (!Attribute(owner, expiring).is_none()) CallMethod(owner, give_back_due);
+}
+
+// Whether callers wait for room in the limiter.
+bool IsAwaited(PyObject* owner) {
+  static PyObject* const room = Interned("_room");
+  static PyObject* const lines = Interned("_lines");
+  const py::object waiting = Attribute(Attribute(owner, room).ptr(), lines);
+  return PyDict_GET_SIZE(waiting.ptr()) > 0;
+}
+
+// What a call needs of the limiter. Throws if it is closed.
+struct Use {
+  Limiter* limiter;
+  KeyView key;
+
+  explicit Use(const LiveReservation& self) : limiter(LimiterOf(self.owner)) {
+    if (limiter == nullptr || !key.Read(self.whose)) throw py::error_already_set();
+  }
+};
+
+int64_t Reserved(const Reservation& reservation) {
+  int64_t most = 0;
+  for (const Reservation::Part& part : reservation.parts) most = std::max(most, part.units);
+  return most;
+}
+
+bool IsOver(const Reservation& reservation) {
+  const auto is_unknown = [](const Reservation::Part& part) {
+    return part.units != Reservation::kNone && part.found == Found::kNothing;
+  };
+  return std::any_of(reservation.parts.begin(), reservation.parts.end(), is_unknown);
+}
+
+PyObject* SettleAt(PyObject* object, PyObject* units) {
+  static PyObject* const refuse = Interned("_refuse_commit");
+  static PyObject* const after_settling = Interned("_after_settling");
+  LiveReservation& self = Self(object);
+  const int64_t actual = ReservedUnits(Op::kSettle, units);
+  GiveBackDue(self.owner);
+  const Use use(self);
+  if (self.is_settled != 0 && self.settled_at == actual) {
+    Decision standing = use.limiter->Peek(use.key.view());
+    standing.SetCharged(actual);
+    return NewDecision(standing, self.owner);
+  }
+  if (self.is_refused != 0 || self.is_settled != 0) {
+    return CallMethod(object, refuse, units).release().ptr();
+  }
+  const int64_t reserved = Reserved(self.reservation);
+  const Decision settled =
+      use.limiter->CallReserved(Op::kSettle, use.key.view(), actual, &self.reservation);
+  if (IsOver(self.reservation)) return CallMethod(object, refuse, units).release().ptr();
+  self.is_settled = 1;
+  self.settled_at = actual;
+  self.settled_ns = settled.at_ns;
+  auto decision = py::reinterpret_steal<py::object>(NewDecision(settled, self.owner));
+  if (!decision) return nullptr;
+  if (settled.charged < actual || (actual < reserved && IsAwaited(self.owner))) {
+    const auto done = py::reinterpret_steal<py::object>(PyObject_CallMethodObjArgs(
+        self.owner, after_settling, self.whose, units, decision.ptr(), nullptr));
+    if (!done) throw py::error_already_set();
+  }
+  return decision.release().ptr();
+}
+
+// The only argument of a call, which may be given by its name.
+PyObject* OnlyArgument(const char* name, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
+  if (count + named == 1 &&
+      (named == 0 || PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), name) == 0)) {
+    return args[0];
+  }
+  PyErr_Format(PyExc_TypeError, "expected one argument, %s", name);
+  return nullptr;
+}
+
+PyObject* Commit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  static PyObject* const settle = Interned("_commit");
+  PyObject* const actual = OnlyArgument("actual", args, count, names);
+  if (actual == nullptr) return nullptr;
+  return Guard([&]() -> PyObject* {
+    if (Self(self).is_live != 0) return SettleAt(self, actual);
+    return CallMethod(self, settle, actual).release().ptr();
+  });
+}
+
+PyObject* Release(PyObject* self, PyObject*) {
+  static PyObject* const release = Interned("_release");
+  static PyObject* const nothing = PyLong_FromLong(0);
+  return Guard([&]() -> PyObject* {
+    if (Self(self).is_live != 0) return SettleAt(self, nothing);
+    return CallMethod(self, release).release().ptr();
+  });
+}
+
+PyObject* Extend(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  static PyObject* const extend = Interned("_extend");
+  static PyObject* const refuse = Interned("_refuse_extend");
+  PyObject* const more = OnlyArgument("more", args, count, names);
+  if (more == nullptr) return nullptr;
+  return Guard([&]() -> PyObject* {
+    LiveReservation& self = Self(object);
+    if (self.is_live == 0) return CallMethod(object, extend, more).release().ptr();
+    const int64_t units = ReservedUnits(Op::kRaise, more);
+    GiveBackDue(self.owner);
+    const Use use(self);
+    if (self.is_refused != 0 || self.is_settled != 0) {
+      return CallMethod(object, refuse).release().ptr();
+    }
+    ExpectReservable(use.limiter->store(), use.limiter->limits(), Op::kRaise);
+    const Decision decision =
+        use.limiter->CallReserved(Op::kRaise, use.key.view(), units, &self.reservation);
+    if (IsOver(self.reservation)) return CallMethod(object, refuse).release().ptr();
+    return NewDecision(decision, self.owner);
+  });
+}
+
+// (id): makes the records by which another process can settle it. Returns when the estimate was
+// charged, and the units of each limit, as call_reserved() takes them.
+PyObject* Record(PyObject* object, PyObject* id) {
+  return Guard([&]() -> PyObject* {
+    LiveReservation& self = Self(object);
+    const Use use(self);
+    SetReservationId(py::reinterpret_borrow<py::bytes>(id), &self.reservation);
+    std::optional<int64_t> settled_at;
+    if (self.is_settled != 0) {
+      settled_at = self.settled_at;
+      // As long as a record is kept that was settled in the store.
+      const int64_t ends_ns = self.settled_ns + Reservation::kSettledNs;
+      self.reservation.ttl_ns =
+          std::min(self.reservation.ttl_ns, ends_ns - self.reservation.admitted_ns);
+    }
+    use.limiter->RecordReserved(use.key.view(), &self.reservation, settled_at);
+    self.is_live = 0;
+    py::list parts;
+    for (const Reservation::Part& part : self.reservation.parts) {
+      parts.append(py::make_tuple(part.units, part.until_ns));
+    }
+    return py::make_tuple(self.reservation.admitted_ns, py::tuple(parts)).release().ptr();
+  });
+}
+
+// An object of `type` for the key of a limiter; null with the error indicator set.
+py::object Opened(PyObject* type, PyObject* limiter, PyObject* key) {
+  auto* const kind = reinterpret_cast<PyTypeObject*>(type);
+  if (!PyType_Check(type) || !PyType_IsSubtype(kind, &reservation_type)) {
+    throw py::type_error("a class of reservations is expected");
+  }
+  auto object = py::reinterpret_steal<py::object>(New(kind, nullptr, nullptr));
+  if (!object) throw py::error_already_set();
+  LiveReservation& self = Self(object.ptr());
+  Py_INCREF(limiter);
+  self.owner = limiter;
+  Py_INCREF(key);
+  self.whose = key;
+  self.is_live = 1;
+  self.reservation.unrecorded = true;
+  return object;
+}
+
+// Whether reservations of a limiter can be settled here.
+bool IsAtOnce(PyObject* object, const Limiter& limiter) {
+  return !limiter.blocks() && !HasPythonClock(object);
+}
+
+// (type, limiter, key, units, ttl_ns): reserves, and returns the reservation; None if that is to be
+// made by call_reserved().
+PyObject* ReserveAtOnce(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  return Guard([&]() -> PyObject* {
+    if (count != 5 || !IsLimiter(args[1])) throw py::type_error("5 arguments are expected");
+    Limiter* const limiter = LimiterOf(args[1]);
+    if (limiter == nullptr) return nullptr;
+    if (!IsAtOnce(args[1], *limiter)) Py_RETURN_NONE;
+    KeyView key;
+    if (!key.Read(args[2])) return nullptr;
+    const int64_t units = ReservedUnits(Op::kReserve, args[3]);
+    ExpectReservable(limiter->store(), limiter->limits(), Op::kReserve);
+    py::object object = Opened(args[0], args[1], args[2]);
+    LiveReservation& self = Self(object.ptr());
+    self.reservation.ttl_ns = PyLong_AsLongLong(args[4]);
+    if (PyErr_Occurred() != nullptr) return nullptr;
+    const Decision decision =
+        limiter->CallReserved(Op::kReserve, key.view(), units, &self.reservation);
+    self.is_refused = decision.allowed ? 0 : 1;
+    self.decision = NewDecision(decision, self.owner);
+    return self.decision == nullptr ? nullptr : object.release().ptr();
+  });
+}
+
+// (type, limiter, key, units, decision, first): what the hit of a decision has charged, as a
+// reservation, whose life has no end; None if the limiter is not one of memory.
+PyObject* ReservationOfHit(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  return Guard([&]() -> PyObject* {
+    if (count != 6 || !IsLimiter(args[1])) throw py::type_error("6 arguments are expected");
+    Limiter* const limiter = LimiterOf(args[1]);
+    if (limiter == nullptr) return nullptr;
+    if (!IsAtOnce(args[1], *limiter)) Py_RETURN_NONE;
+    const size_t first = PyLong_AsSize_t(args[5]);
+    const int64_t units = PyLong_AsLongLong(args[3]);
+    if (PyErr_Occurred() != nullptr) return nullptr;
+    py::object object = Opened(args[0], args[1], args[2]);
+    LiveReservation& self = Self(object.ptr());
+    TakeOverHit(args[4], first, limiter->limits().size(), units, &self.reservation);
+    Py_INCREF(args[4]);
+    self.decision = args[4];
+    return object.release().ptr();
+  });
+}
+
+PyMethodDef live_methods[] = {
+    {"commit", AsMethod(Commit), METH_FASTCALL | METH_KEYWORDS,
+     "commit($self, actual)\n--\n\n"
+     "Makes `actual` what the reservation has charged: charges the difference in full, as\n"
+     "charge() does, or gives it back as far as it still counts.\n\n"
+     "Of a plan, `actual` is a list with one for each limiter. Returns the decision of the limits\n"
+     "afterwards, whose `charged` is the least that a limit has charged in all; it is `degraded`\n"
+     "if the storage did not answer: then call it again, as leaving the ``with`` block does. A\n"
+     "second commit of the same number changes nothing. Raises ReservationError if the\n"
+     "reservation was refused, was settled at another number, or is not known (any more):\n"
+     "nothing is changed."},
+    {"release", Release, METH_NOARGS,
+     "release($self)\n--\n\n"
+     "Gives the estimate back, like a commit of 0; rules that count requests forget it too."},
+    {"extend", AsMethod(Extend), METH_FASTCALL | METH_KEYWORDS,
+     "extend($self, more)\n--\n\n"
+     "Reserves `more` units in addition, all or none.\n\n"
+     "Returns the decision: refused if there is no room, so that a stream can stop; the\n"
+     "reservation is then as it was. Raises ReservationError if it is not open, and\n"
+     "ConfigurationError for a sliding log."},
+    {"_record", Record, METH_O, "_record($self, id, /)\n--\n\nMakes its records."},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyMemberDef members[] = {
+    {const_cast<char*>("decision"), T_OBJECT_EX, offsetof(LiveReservation, decision), 0,
+     const_cast<char*>("The decision on the estimate.")},
+    {const_cast<char*>("_owner"), T_OBJECT_EX, offsetof(LiveReservation, owner), 0, nullptr},
+    {const_cast<char*>("_whose"), T_OBJECT_EX, offsetof(LiveReservation, whose), 0, nullptr},
+    {const_cast<char*>("_is_live"), T_BOOL, offsetof(LiveReservation, is_live), READONLY, nullptr},
+    {const_cast<char*>("_is_refused"), T_BOOL, offsetof(LiveReservation, is_refused), 0, nullptr},
+    {const_cast<char*>("_is_settled"), T_BOOL, offsetof(LiveReservation, is_settled), 0, nullptr},
+    {const_cast<char*>("_settled_at"), T_LONGLONG, offsetof(LiveReservation, settled_at), READONLY,
+     nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyMethodDef functions[] = {
+    {"reserve_at_once", AsMethod(ReserveAtOnce), METH_FASTCALL, nullptr},
+    {"reservation_of_hit", AsMethod(ReservationOfHit), METH_FASTCALL, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+void RegisterLiveReservation(py::module_& m) {
+  PyTypeObject& type = reservation_type;
+  reservation_as_number.nb_bool = IsTrue;
+  type.tp_name = "tidegate._core.LiveReservation";
+  type.tp_basicsize = sizeof(LiveReservation);
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC;
+  type.tp_new = New;
+  type.tp_traverse = Traverse;
+  type.tp_clear = Clear;
+  type.tp_dealloc = Dealloc;
+  type.tp_weaklistoffset = offsetof(LiveReservation, weak_references);
+  type.tp_as_number = &reservation_as_number;
+  type.tp_methods = live_methods;
+  type.tp_members = members;
+  type.tp_doc = "What a limiter in memory has reserved, and only this object knows.";
+  AddType(m, "LiveReservation", type);
+  if (PyModule_AddFunctions(m.ptr(), functions) < 0) throw py::error_already_set();
+}
+
+}  // namespace tidegate::python
