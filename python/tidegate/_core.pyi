@@ -346,6 +346,8 @@ class LiveReservation:
 
     decision: Decision
     """The decision on the estimate."""
+    _owner: Any
+    _whose: Any
     _is_live: bool
     _is_refused: bool
     _is_settled: bool
@@ -379,10 +381,14 @@ _Live = TypeVar("_Live", bound=LiveReservation)
 
 def reserve_at_once(
     kind: type[_Live], limiter: Limiter, key: _Key, units: int, ttl_ns: int, /
-) -> _Live | None: ...
+) -> _Live | None:
+    """Reserves units that are settled without a record; None if that needs one."""
+
 def reservation_of_hit(
     kind: type[_Live], limiter: Limiter, key: _Key, units: int, decision: Decision, first: int, /
-) -> _Live | None: ...
+) -> _Live | None:
+    """What the hit of `decision` has charged, as a reservation; None if that needs a record."""
+
 def charged_by(
     decision: Decision, first: int, count: int, cost: int
 ) -> tuple[int, list[tuple[int, int]]]:

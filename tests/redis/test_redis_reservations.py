@@ -302,7 +302,11 @@ def test_killed_processes_lose_and_double_no_unit(server: RedisServer, tmp_path:
                 continue  # it was cut by the end of the process, before anything else
             token, _, actual = line.split()
             for _ in range(2):  # by two processes
-                assert limiter.commit(token, int(actual)).charged == int(actual)
+                try:
+                    assert limiter.commit(token, int(actual)).charged == int(actual)
+                except tg.ReservationError as error:
+                    if error.settled:
+                        raise  # else its process settled it more than a minute ago
             used += int(actual)
             count += 1
     # Reservations whose process died before it wrote them down stay at their estimates.

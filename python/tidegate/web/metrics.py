@@ -45,6 +45,8 @@ class LimiterReading(NamedTuple):
     """Refusals by the name of the limit, or the id of the rule, that refused."""
     refused_in_shadow: dict[str, int]
     """Calls that limits and rules in shadow would have refused, by the same names."""
+    written_off: int
+    """Units of costs known afterwards, beyond what a key may owe."""
 
 
 class StoreReading(NamedTuple):
@@ -140,13 +142,14 @@ def _added(
     stats: Stats,
     counts: Iterable[tuple[str, int, int]],
 ) -> LimiterReading:
-    before = before or LimiterReading(name, 0, 0, {}, {})
+    before = before or LimiterReading(name, 0, 0, {}, {}, 0)
     refused, in_shadow = dict(before.refused), dict(before.refused_in_shadow)
     for rule, refusals, shadows in counts:
         refused[rule] = refused.get(rule, 0) + refusals
         in_shadow[rule] = in_shadow.get(rule, 0) + shadows
     allowed, denied = before.allowed + stats.allowed, before.denied + stats.denied
-    return LimiterReading(name, allowed, denied, refused, in_shadow)
+    written_off = before.written_off + stats.written_off
+    return LimiterReading(name, allowed, denied, refused, in_shadow, written_off)
 
 
 Sample = tuple[tuple[str, ...], int]
@@ -181,6 +184,11 @@ def _refused_in_shadow(readings: Readings) -> Iterator[Sample]:
         for rule, count in each.refused_in_shadow.items():
             if count:
                 yield (each.name, rule), count
+
+
+def _written_off(readings: Readings) -> Iterator[Sample]:
+    for each in readings.limiters:
+        yield (each.name,), each.written_off
 
 
 def _of_store(
@@ -226,6 +234,15 @@ METRICS = (
         "Calls that limits in shadow would have refused.",
         ("limiter", "rule"),
         _refused_in_shadow,
+    ),
+    Metric(
+        "written_off",
+        "written_off",
+        "{unit}",
+        True,
+        "Units of costs known afterwards that were not charged, since the key owed its max_debt.",
+        ("limiter",),
+        _written_off,
     ),
     _of_store(
         "degraded",

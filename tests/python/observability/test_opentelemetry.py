@@ -67,6 +67,7 @@ def test_names_units_and_types(reader, provider):
     assert found == {
         "tidegate.decisions": ("{decision}", Sum),
         "tidegate.refused": ("{decision}", Sum),
+        "tidegate.written_off": ("{unit}", Sum),
         "tidegate.degraded": ("{decision}", Sum),
         "tidegate.store.errors": ("{call}", Sum),
         "tidegate.store.script_errors": ("{call}", Sum),

@@ -142,6 +142,7 @@ def test_names_and_types():
         "tidegate_decisions": "counter",
         "tidegate_refused": "counter",
         "tidegate_refused_in_shadow": "counter",
+        "tidegate_written_off": "counter",
         "tidegate_degraded": "counter",
         "tidegate_errors": "counter",
         "tidegate_script_errors": "counter",
@@ -184,6 +185,15 @@ def test_calls_without_the_web_layer_are_counted_too():
     assert of(samples, "tidegate_refused_total", limiter="jobs", rule="3/minute") == 5
     assert of(samples, "tidegate_refused_total", limiter="jobs", rule="8/hour") == 2
     assert of(samples, "tidegate_decisions_total", limiter="jobs", outcome="refused") == 7
+
+
+def test_what_was_written_off_is_counted():
+    limiters = [tg.Limiter(tg.Limit("10/hour", max_debt=5)) for _ in range(2)]
+    for limiter in limiters:
+        limiter.reserve("k", 1).commit(22)
+        limiter.charge("k", 1)
+    samples = scrape(RateLimitCollector(dict(zip("ab", limiters))))
+    assert [of(samples, "tidegate_written_off_total", limiter=each) for each in "ab"] == [8, 8]
 
 
 def test_limiters_of_one_name_are_added_up():

@@ -32,6 +32,14 @@ def test_a_request_is_explained_without_being_charged(service: AdminService) -> 
     assert (never.json()["allowed"], never.json()["retry_after"]) == (False, None)
 
 
+def test_what_a_key_owes_is_explained(service: AdminService) -> None:
+    add_api_rule(service)
+    service.limiter.charge(cost=1000, **ATTRIBUTES)  # of which 100 can be owed
+    answer = service.ask("POST", "/ratelimit/explain", {"attributes": ATTRIBUTES})
+    (limit,) = answer.json()["rules"][0]["limits"]
+    assert (limit["allowed"], limit["remaining"], limit["debt"]) == (False, 0, 100)
+
+
 def test_a_reset_unlocks_a_key_and_is_in_the_audit_log(any_service: AdminService) -> None:
     add_api_rule(any_service)
     assert any_service.limiter.check(cost=10, **ATTRIBUTES)

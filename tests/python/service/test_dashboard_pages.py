@@ -194,6 +194,15 @@ def test_the_pages_show_rules_and_what_shadow_rules_would_refuse(
     assert cells == ["yes", "12", "2", "16.7 %"]
 
 
+def test_the_page_of_a_key_shows_what_it_owes(dashboard: DashboardService) -> None:
+    add_api_rule(dashboard)
+    attributes = {"user": "42", "tier": "free", "endpoint": "/api/posts"}
+    path = "/key?user=42&tier=free&endpoint=/api/posts"
+    assert "owes" not in dashboard.browser().get(path).text
+    dashboard.limiter.charge(cost=1000, **attributes)
+    assert '<span class="tag bad">owes 100</span>' in dashboard.browser().get(path).text
+
+
 @pytest.mark.parametrize(
     "query", ["ip=203.0.113.9", "endpoint=/api/posts", "api_key=k", "tier=free&method=GET"]
 )

@@ -83,6 +83,7 @@ def _state(limit: Any, state: Any) -> dict[str, Any]:
         **said,
         "allowed": state.allowed,
         "remaining": state.remaining,
+        "debt": state.debt,
         "retry_after": _finite(state.retry_after),
         "reset_after": _finite(state.reset_after),
     }
