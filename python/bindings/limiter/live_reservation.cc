@@ -171,7 +171,8 @@ PyObject* OnlyArgument(const char* name, PyObject* const* args, Py_ssize_t count
       (named == 0 || PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), name) == 0)) {
     return args[0];
   }
-  PyErr_Format(PyExc_TypeError, "expected one argument, %s", name);
+  PyErr_Format(PyExc_TypeError, "%zd arguments were given, or one of another name; expected %s",
+               count + named, name);
   return nullptr;
 }
 
@@ -245,7 +246,7 @@ PyObject* Record(PyObject* object, PyObject* id) {
 py::object Opened(PyObject* type, PyObject* limiter, PyObject* key) {
   auto* const kind = reinterpret_cast<PyTypeObject*>(type);
   if (!PyType_Check(type) || !PyType_IsSubtype(kind, &reservation_type)) {
-    throw py::type_error("a class of reservations is expected");
+    throw py::type_error("the class is another; expected a subclass of LiveReservation");
   }
   auto object = py::reinterpret_steal<py::object>(New(kind, nullptr, nullptr));
   if (!object) throw py::error_already_set();
@@ -268,7 +269,9 @@ bool IsAtOnce(PyObject* object, const Limiter& limiter) {
 // made by call_reserved().
 PyObject* ReserveAtOnce(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return Guard([&]() -> PyObject* {
-    if (count != 5 || !IsLimiter(args[1])) throw py::type_error("5 arguments are expected");
+    if (count != 5 || !IsLimiter(args[1])) {
+      throw py::type_error("the limiter is another object; expected a Limiter");
+    }
     Limiter* const limiter = LimiterOf(args[1]);
     if (limiter == nullptr) return nullptr;
     if (!IsAtOnce(args[1], *limiter)) Py_RETURN_NONE;
@@ -292,7 +295,9 @@ PyObject* ReserveAtOnce(PyObject*, PyObject* const* args, Py_ssize_t count) {
 // reservation, whose life has no end; None if the limiter is not one of memory.
 PyObject* ReservationOfHit(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return Guard([&]() -> PyObject* {
-    if (count != 6 || !IsLimiter(args[1])) throw py::type_error("6 arguments are expected");
+    if (count != 6 || !IsLimiter(args[1])) {
+      throw py::type_error("the limiter is another object; expected a Limiter");
+    }
     Limiter* const limiter = LimiterOf(args[1]);
     if (limiter == nullptr) return nullptr;
     if (!IsAtOnce(args[1], *limiter)) Py_RETURN_NONE;

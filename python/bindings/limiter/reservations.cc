@@ -71,7 +71,7 @@ void SetReservationId(const py::bytes& id, Reservation* reservation) {
 void TakeOverHit(py::handle decision, size_t first, size_t count, int64_t cost,
                  Reservation* reservation) {
   const Decision* const hit = GetDecision(decision.ptr());
-  if (hit == nullptr) throw py::type_error("a Decision is expected");
+  if (hit == nullptr) throw py::type_error("the decision is another object; expected a Decision");
   absl::Span<const Decision> outcomes = OutcomesOf(decision.ptr());
   outcomes = outcomes.empty() ? absl::MakeConstSpan(hit, 1) : outcomes.subspan(first, count);
   if (outcomes.size() != count) throw py::value_error("the decision lacks outcomes");

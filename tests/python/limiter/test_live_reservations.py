@@ -121,7 +121,7 @@ def test_arguments_by_name(limiter: tg.Limiter) -> None:
     reservation = limiter.reserve(key="k", estimate=10)
     assert reservation.extend(more=5)
     assert reservation.commit(actual=12).charged == 12
-    with pytest.raises(TypeError, match="expected one argument, actual"):
+    with pytest.raises(TypeError, match="another name; expected actual"):
         reservation.commit(units=1)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="expected one argument, more"):
+    with pytest.raises(TypeError, match=r"0 arguments were given, .*expected more"):
         reservation.extend()  # type: ignore[call-arg]
