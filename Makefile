@@ -34,7 +34,7 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/extension tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts
 
-.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood owed values lost-rules starts chaos soak bench simulate-leases bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
+.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood owed values leases lost-rules starts chaos soak bench simulate-leases bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz mutants oracle campaign docs wheel clean deps-build deps-test deps-bench deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -160,6 +160,9 @@ owed: deps-test $(VENV)/.test $(VENV)/.tested  ## RESERVATIONS in Redis with kil
 
 values: deps-test $(VENV)/.test $(VENV)/.tested  ## random stored values against every Redis script, for VALUE_SECONDS
 	$(python) tests/redis/value_fuzz.py --seconds $(VALUE_SECONDS)
+
+leases: deps-test $(VENV)/.test $(VENV)/.tested  ## 16 processes on one leased Redis, killed, stopped and cut off: no interval admits too much
+	$(python) tests/faults/leases_campaign.py
 
 lost-rules: deps-test $(VENV)/.test $(VENV)/.tested  ## restore, empty, hide and damage rules LOST_ROUNDS times, under 200 checks a second
 	$(python) tests/faults/lost_rules_campaign.py --rounds $(LOST_ROUNDS)
