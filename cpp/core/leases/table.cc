@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/time_units.h"
-#include "tidegate/clock.h"
 #include "tidegate/step.h"
 
 namespace tidegate::leases {
@@ -29,44 +28,6 @@ constexpr clockid_t kLeaseClock = CLOCK_BOOTTIME;
 #else
 constexpr clockid_t kLeaseClock = CLOCK_MONOTONIC;  // of macOS: it runs on while suspended
 #endif
-
-// SystemClock, which is quick, shifted to the clock of leases. What the machine slept is known at
-// the next comparison: leases live that much longer at most, which is within their margin.
-class LeaseClock {
- public:
-  static LeaseClock& Get() {
-    static LeaseClock clock;
-    return clock;
-  }
-  int64_t NowNs() {
-    const int64_t now_ns = quick_.Now();
-    if (now_ns >= due_ns_.load(std::memory_order_acquire)) [[unlikely]]
-      return Compare();
-    return now_ns + ahead_ns_.load(std::memory_order_relaxed);
-  }
-
- private:
-  static constexpr int64_t kEveryNs = 250'000;
-  // A comparison that took longer was interrupted.
-  static constexpr int64_t kLongestNs = 5'000;
-
-  int64_t Compare() {
-    const int64_t before_ns = quick_.Now();
-    timespec now{};
-    clock_gettime(kLeaseClock, &now);
-    const int64_t now_ns = int64_t{now.tv_sec} * kSecondNs + now.tv_nsec;
-    const int64_t after_ns = quick_.Now();
-    if (after_ns - before_ns > kLongestNs || after_ns < before_ns) return now_ns;
-    // Wrong by that at most.
-    ahead_ns_.store(now_ns - before_ns, std::memory_order_relaxed);
-    due_ns_.store(before_ns + kEveryNs, std::memory_order_release);
-    return now_ns;
-  }
-
-  SystemClock& quick_ = SystemClock::Get();
-  std::atomic<int64_t> ahead_ns_{0};
-  std::atomic<int64_t> due_ns_{0};
-};
 
 // Why no limit of the algorithm is leased; empty if limits are.
 std::string_view WhyStrict(Algorithm algorithm) {
@@ -90,7 +51,11 @@ std::string_view WhyStrict(Algorithm algorithm) {
 
 }  // namespace
 
-int64_t LeaseNowNs() { return LeaseClock::Get().NowNs(); }
+int64_t LeaseNowNs() {
+  timespec now{};
+  clock_gettime(kLeaseClock, &now);
+  return int64_t{now.tv_sec} * kSecondNs + now.tv_nsec;
+}
 
 std::shared_ptr<const Leasing> Leasing::Of(const BoundLimit& bound, int64_t longest_ns,
                                            std::string* why) {

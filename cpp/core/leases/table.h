@@ -32,8 +32,8 @@
 
 namespace tidegate::leases {
 
-// The clock of leases: nanoseconds, also while the machine is suspended. It is read through the
-// time-stamp counter where SystemClock is, and compared with the kernel's four times a millisecond.
+// The clock of leases: nanoseconds, also while the machine is suspended. It is not read through the
+// time-stamp counter, which would know of a suspension only later.
 int64_t LeaseNowNs();
 
 // How a limit is leased.
