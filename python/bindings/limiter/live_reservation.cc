@@ -8,6 +8,7 @@
 #include <structmember.h>
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <optional>
 
@@ -53,6 +54,7 @@ int Traverse(PyObject* self, visitproc visit, void* arg) {
 }
 
 int Clear(PyObject* self) {
+  Self(self).is_live = 0;
   Py_CLEAR(Self(self).owner);
   Py_CLEAR(Self(self).whose);
   Py_CLEAR(Self(self).decision);
@@ -76,8 +78,12 @@ PyObject* Guard(Call call) {
     return call();
   } catch (py::error_already_set& error) {
     error.restore();
+  } catch (const py::builtin_exception& error) {
+    error.set_error();
   } catch (const std::bad_alloc&) {
     PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
   }
   return nullptr;
 }
@@ -222,6 +228,10 @@ PyObject* Extend(PyObject* object, PyObject* const* args, Py_ssize_t count, PyOb
 PyObject* Record(PyObject* object, PyObject* id) {
   return Guard([&]() -> PyObject* {
     LiveReservation& self = Self(object);
+    if (self.is_live == 0 || !PyBytes_Check(id)) {
+      throw py::type_error(
+          "the reservation is not settled here; expected one of memory, and bytes");
+    }
     const Use use(self);
     SetReservationId(py::reinterpret_borrow<py::bytes>(id), &self.reservation);
     std::optional<int64_t> settled_at;
