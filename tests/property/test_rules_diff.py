@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 import tidegate as tg
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tidegate.rules import RulesError, RuleSet
 from tidegate.rules.compile import validate
@@ -94,8 +94,18 @@ def _starts_anew(old: RuleSet, new: RuleSet) -> list[dict[str, str]]:
     return found
 
 
+ENDPOINTS = {"by": "user+endpoint", "limits": "10/minute", "algorithm": "sliding-window"}
+
+
 @settings(max_examples=500, deadline=None)
 @given(PAIR)
+# A pattern without names now has paths that one with names had.
+@example(
+    (
+        {"rule": {**ENDPOINTS, "endpoints": ["/{x}/b"]}},
+        {"rule": {**ENDPOINTS, "endpoints": ["/{x}/b", "/a/*"]}},
+    )
+)
 def test_usage_that_starts_anew_is_said(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
     documents = [_rules(drawn) for drawn in pair]
     try:

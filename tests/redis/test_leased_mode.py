@@ -119,6 +119,7 @@ def test_why_a_limit_stays_strict_is_logged_once(
 
 
 def test_the_counters_of_a_limiter_tell_of_leases(server: RedisServer) -> None:
+    begin = time.monotonic()
     limiter = node(server)
     before = warm(limiter)
     known = limiter.stats().leased
@@ -127,9 +128,11 @@ def test_the_counters_of_a_limiter_tell_of_leases(server: RedisServer) -> None:
     assert stats.leased - known == sum(decision.leased for decision in decisions) >= 20
     # One at a time, each with what some calls found.
     assert 0 < stats.lease_questions <= before + 200
-    assert stats.held_units > 0
+    warm(limiter)
+    assert limiter.stats().held_units >= 20
     limiter.refund("k", decision=limiter.hit("k"))
-    assert limiter.stats().wasted_units == 0
+    # Of leases of 10 seconds.
+    assert limiter.stats().wasted_units == 0 or time.monotonic() - begin > 9
     assert strict(server).stats().leased == 0
 
 

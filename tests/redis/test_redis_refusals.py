@@ -124,7 +124,7 @@ def test_a_server_that_loads_its_data(saved_server: RedisServer) -> None:
             decisions.append(timed_hit(limiter, "other"))
             time.sleep(0.005)
         # It may have been done between the question and the last of them.
-        assert len(decisions) > 5
+        assert len(decisions) > 1
         assert all(decision.degraded for decision in decisions[:-1])
         assert sum(map(bool, decisions)) <= 31  # those of the fallback, and that one
         stats = limiter.stats()

@@ -176,12 +176,16 @@ class _Counting:
 
 
 def _changed_names(old: list[str], new: list[str]) -> list[str]:
-    """Patterns with names that only one side has, where the other side has patterns too."""
+    """Patterns that only one side has, where they or patterns of the other side for the same paths
+    have names: a path is counted by the pattern with names that it matches."""
+
+    def changes(pattern: str, others: list[str]) -> bool:
+        if pattern in others:
+            return False
+        shared = [other for other in others if may_share(pattern, other)]
+        if "{" in pattern:
+            return bool(shared) or not others
+        return any("{" in other for other in shared)
+
     sides = ((old, new), (new, old))
-    return [
-        pattern
-        for own, others in sides
-        for pattern in own
-        if "{" in pattern and pattern not in others
-        if not others or any(may_share(pattern, other) for other in others)
-    ]
+    return [pattern for own, others in sides for pattern in own if changes(pattern, others)]
