@@ -58,8 +58,10 @@ def test_output_that_cannot_be_written_is_said_in_one_line(arguments):
 
 def test_a_reader_that_closes_the_pipe_causes_no_traceback():
     command = [sys.executable, "-m", "tidegate", "check", "10/second; 100/hour"]
-    with processes.running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdout.close()
+    reader, writer = os.pipe()
+    os.close(reader)  # before the command can write anything
+    with processes.running(command, stdout=writer, stderr=subprocess.PIPE) as process:
+        os.close(writer)
         assert process.stderr.read() == b""
         process.wait()
     assert process.returncode == 1
