@@ -98,11 +98,11 @@ def left_in_redis(limiter: tidegate.Limiter) -> int:
 @pytest.fixture
 def saved_server(server_directory: Path) -> Iterator[RedisServer]:
     """One that has its data on disk, and reads it slowly when it is started again."""
-    server = RedisServer(server_directory, "--key-load-delay", "50000", "--rdbcompression", "no")
+    server = RedisServer(server_directory, "--key-load-delay", "25000", "--rdbcompression", "no")
     server.arguments += ("--dbfilename", f"{server.port}.rdb")
     server.start()
     # It answers once in two megabytes.
-    fill = "for i = 1, 30 do redis.call('SET', 'x' .. i, string.rep('x', 1000000)) end"
+    fill = "for i = 1, 90 do redis.call('SET', 'x' .. i, string.rep('x', 1000000)) end"
     server.command("EVAL", fill, "0")
     yield server
     server.kill()
@@ -124,7 +124,7 @@ def test_a_server_that_loads_its_data(saved_server: RedisServer) -> None:
             decisions.append(timed_hit(limiter, "other"))
             time.sleep(0.005)
         # It may have been done between the question and the last of them.
-        assert len(decisions) > 1
+        assert len(decisions) > 5
         assert all(decision.degraded for decision in decisions[:-1])
         assert sum(map(bool, decisions)) <= 31  # those of the fallback, and that one
         stats = limiter.stats()

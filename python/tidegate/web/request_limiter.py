@@ -344,7 +344,7 @@ class RequestLimiter:
         """Charges the key of a charge. Returns a coroutine if something must be awaited."""
         assert charge.key is not None
         limiter = charge.limits.limiter
-        # Then the decision must tell of each limit, as one on a plan does.
+        # Then the decision needs the outcome of each limit, as that of a plan has.
         is_plan = self.hooks.cost_after is not None and len(limiter.limits) > 1
         if self.wait:
             return self._wait_for_turn(request, charge, execution, is_plan=is_plan)
