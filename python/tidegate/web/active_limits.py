@@ -46,7 +46,7 @@ class ActiveLimits:
 
     @property
     def plan(self) -> Plan:
-        """Returns a plan of the first limiter alone, whose decisions have the outcome of each limit."""
+        """Returns a plan of the first limiter alone, whose decisions have each limit's outcome."""
         if self._plan is None:
             self._plan = Plan([self.limiter])
         return self._plan
