@@ -5,7 +5,28 @@
 
 #include <pybind11/pybind11.h>
 
+#include <exception>
+#include <new>
+
 namespace tidegate::python {
+
+// Runs `call`, which returns a new reference, and sets what it throws as the Python error; what is
+// written against the C API must let no exception through.
+template <typename Call>
+PyObject* Guarded(Call call) {
+  try {
+    return call();
+  } catch (pybind11::error_already_set& error) {
+    error.restore();
+  } catch (const pybind11::builtin_exception& error) {
+    error.set_error();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
 
 template <typename Function>
 PyCFunction AsMethod(Function function) {

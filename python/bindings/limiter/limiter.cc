@@ -117,19 +117,6 @@ struct KeyAndCost {
   }
 };
 
-// Runs `decide` and sets the exception of a Python clock as the Python error.
-template <typename Decide>
-PyObject* Guarded(Decide decide) {
-  try {
-    return decide();
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
-  }
-  return nullptr;
-}
-
 PyObject* FastHit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   return Guarded([&]() -> PyObject* {
     KeyAndCost call;

@@ -8,7 +8,6 @@
 #include <structmember.h>
 
 #include <algorithm>
-#include <exception>
 #include <new>
 #include <optional>
 
@@ -70,23 +69,6 @@ void Dealloc(PyObject* self) {
 }
 
 int IsTrue(PyObject* self) { return Self(self).is_refused == 0; }
-
-// Runs `call`, which returns a new reference, and sets what it throws as the Python error.
-template <typename Call>
-PyObject* Guard(Call call) {
-  try {
-    return call();
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (const py::builtin_exception& error) {
-    error.set_error();
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-  }
-  return nullptr;
-}
 
 py::object CallMethod(PyObject* self, PyObject* name, PyObject* argument = nullptr) {
   PyObject* const answer = PyObject_CallMethodObjArgs(self, name, argument, nullptr);
@@ -186,7 +168,7 @@ PyObject* Commit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
   static PyObject* const settle = Interned("_commit");
   PyObject* const actual = OnlyArgument("actual", args, count, names);
   if (actual == nullptr) return nullptr;
-  return Guard([&]() -> PyObject* {
+  return Guarded([&]() -> PyObject* {
     if (Self(self).is_live != 0) return SettleAt(self, actual);
     return CallMethod(self, settle, actual).release().ptr();
   });
@@ -195,7 +177,7 @@ PyObject* Commit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
 PyObject* Release(PyObject* self, PyObject*) {
   static PyObject* const release = Interned("_release");
   static PyObject* const nothing = PyLong_FromLong(0);
-  return Guard([&]() -> PyObject* {
+  return Guarded([&]() -> PyObject* {
     if (Self(self).is_live != 0) return SettleAt(self, nothing);
     return CallMethod(self, release).release().ptr();
   });
@@ -206,7 +188,7 @@ PyObject* Extend(PyObject* object, PyObject* const* args, Py_ssize_t count, PyOb
   static PyObject* const refuse = Interned("_refuse_extend");
   PyObject* const more = OnlyArgument("more", args, count, names);
   if (more == nullptr) return nullptr;
-  return Guard([&]() -> PyObject* {
+  return Guarded([&]() -> PyObject* {
     LiveReservation& self = Self(object);
     if (self.is_live == 0) return CallMethod(object, extend, more).release().ptr();
     const int64_t units = ReservedUnits(Op::kRaise, more);
@@ -226,7 +208,7 @@ PyObject* Extend(PyObject* object, PyObject* const* args, Py_ssize_t count, PyOb
 // (id): makes the records by which another process can settle it. Returns when the estimate was
 // charged, and the units of each limit, as call_reserved() takes them.
 PyObject* Record(PyObject* object, PyObject* id) {
-  return Guard([&]() -> PyObject* {
+  return Guarded([&]() -> PyObject* {
     LiveReservation& self = Self(object);
     if (self.is_live == 0 || !PyBytes_Check(id)) {
       throw py::type_error(
@@ -270,21 +252,27 @@ py::object Opened(PyObject* type, PyObject* limiter, PyObject* key) {
   return object;
 }
 
-// Whether reservations of a limiter can be settled here.
-bool IsAtOnce(PyObject* object, const Limiter& limiter) {
-  return !limiter.blocks() && !HasPythonClock(object);
+// The limiter in `object` if its reservations can be settled here; null if they cannot.
+Limiter* SettledHere(PyObject* object) {
+  if (!IsLimiter(object)) {
+    throw py::type_error("the limiter is another object; expected a Limiter");
+  }
+  Limiter* const limiter = LimiterOf(object);
+  if (limiter == nullptr) throw py::error_already_set();
+  return limiter->blocks() || HasPythonClock(object) ? nullptr : limiter;
+}
+
+void ExpectArguments(Py_ssize_t count, Py_ssize_t expected) {
+  if (count != expected) throw py::type_error("the arguments are too few or too many");
 }
 
 // (type, limiter, key, units, ttl_ns): reserves, and returns the reservation; None if that is to be
 // made by call_reserved().
 PyObject* ReserveAtOnce(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  return Guard([&]() -> PyObject* {
-    if (count != 5 || !IsLimiter(args[1])) {
-      throw py::type_error("the limiter is another object; expected a Limiter");
-    }
-    Limiter* const limiter = LimiterOf(args[1]);
-    if (limiter == nullptr) return nullptr;
-    if (!IsAtOnce(args[1], *limiter)) Py_RETURN_NONE;
+  return Guarded([&]() -> PyObject* {
+    ExpectArguments(count, 5);
+    Limiter* const limiter = SettledHere(args[1]);
+    if (limiter == nullptr) Py_RETURN_NONE;
     KeyView key;
     if (!key.Read(args[2])) return nullptr;
     const int64_t units = ReservedUnits(Op::kReserve, args[3]);
@@ -304,13 +292,10 @@ PyObject* ReserveAtOnce(PyObject*, PyObject* const* args, Py_ssize_t count) {
 // (type, limiter, key, units, decision, first): what the hit of a decision has charged, as a
 // reservation, whose life has no end; None if the limiter is not one of memory.
 PyObject* ReservationOfHit(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  return Guard([&]() -> PyObject* {
-    if (count != 6 || !IsLimiter(args[1])) {
-      throw py::type_error("the limiter is another object; expected a Limiter");
-    }
-    Limiter* const limiter = LimiterOf(args[1]);
-    if (limiter == nullptr) return nullptr;
-    if (!IsAtOnce(args[1], *limiter)) Py_RETURN_NONE;
+  return Guarded([&]() -> PyObject* {
+    ExpectArguments(count, 6);
+    Limiter* const limiter = SettledHere(args[1]);
+    if (limiter == nullptr) Py_RETURN_NONE;
     const size_t first = PyLong_AsSize_t(args[5]);
     const int64_t units = PyLong_AsLongLong(args[3]);
     if (PyErr_Occurred() != nullptr) return nullptr;

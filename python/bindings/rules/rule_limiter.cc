@@ -203,7 +203,7 @@ enum class Asking : uint8_t { kHit, kPeek };
 // Decides the request that `read` fills into an Asked.
 template <Asking kAsking, typename Read>
 PyObject* Ask(PyObject* self, Read read) {
-  try {
+  return Guarded([&]() -> PyObject* {
     PyRuleLimiter& owner = Checked(self);
     // Kept alive: another rule set may replace it while the GIL is released.
     const py::object bound = owner.bound;
@@ -221,12 +221,7 @@ PyObject* Ask(PyObject* self, Read read) {
                                      : limiter.Peek(asked.request(), asked.cost(), &outcomes);
     });
     return NewDecision(decision, bound.ptr(), &outcomes);
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
-  }
-  return nullptr;
+  });
 }
 
 template <Asking kAsking>

@@ -105,7 +105,7 @@ PyObject* Make(PyObject* type, PyObject* const* args, Py_ssize_t count) {
 // Calls `use` with the fields, the decision and the current values, and returns its result.
 template <typename Use>
 PyObject* WithValues(PyObject* self, Use use) {
-  try {
+  return Guarded([&] {
     const RequestDecisionObject& object = Of(self);
     const HeaderFields& fields = *HeldBy<HeaderFields>(object.fields);
     const Decision& decision = *GetDecision(object.decision);
@@ -113,16 +113,7 @@ PyObject* WithValues(PyObject* self, Use use) {
     const RateFieldValues values =
         RateFieldValuesOf(decision, object.decided_ns, now_ns, object.extra_s);
     return use(fields, decision, values).release().ptr();
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (const py::builtin_exception& error) {
-    error.set_error();
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-  }
-  return nullptr;
+  });
 }
 
 template <typename Kind>
