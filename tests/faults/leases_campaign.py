@@ -26,6 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "redis"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from lease_calls import most_over
 from redis_server import RedisServer
 
 RATE, BURST = 500, 500
@@ -82,18 +83,6 @@ def admitted(directory: Path) -> np.ndarray:
         log = path.read_bytes()
         calls += _RECORD.iter_unpack(log[: len(log) // _RECORD.size * _RECORD.size])
     return np.array(calls).reshape(-1, 3)
-
-
-def most_over(calls: np.ndarray, rate: float, burst: float) -> float:
-    """The most that calls within an interval exceed burst + rate * its length; negative if none."""
-    calls = calls[np.argsort(calls[:, 1])]
-    before, after = calls[:, 0], calls[:, 1]
-    worst = -burst
-    for begin in before:
-        inside = before >= begin
-        within = np.arange(1, int(inside.sum()) + 1)
-        worst = max(worst, float(np.max(within - burst - rate * (after[inside] - begin))))
-    return worst
 
 
 def main() -> int:

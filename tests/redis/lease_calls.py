@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+import numpy as np
 from polling import eventually
 
 if TYPE_CHECKING:
@@ -60,3 +61,19 @@ def check_script_and_core_alike(nodes: Sequence[tg.Limiter], seed: str, charge: 
     for each in nodes:
         stats = each.stats()
         assert (stats.degraded, stats.errors, stats.script_errors) == (0, 0, 0)
+
+
+def most_over(calls: np.ndarray, rate: float, burst: float) -> float:
+    """The most that calls within an interval exceed burst + rate * its length; negative if none.
+
+    Each row of `calls` begins with the seconds before and after a call that passed. An interval
+    that holds the whole call holds what it took.
+    """
+    calls = calls[np.argsort(calls[:, 1])]
+    before, after = calls[:, 0], calls[:, 1]
+    worst = -burst
+    for begin in before:
+        inside = before >= begin
+        within = np.arange(1, int(inside.sum()) + 1)
+        worst = max(worst, float(np.max(within - burst - rate * (after[inside] - begin))))
+    return worst

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 from collections.abc import Iterable
 from types import SimpleNamespace
@@ -33,6 +34,7 @@ __all__ = [
     "row_count",
     "rule_id_of",
     "section_as_stored",
+    "times_as_texts",
 ]
 
 MOST_ROWS = 1_000_000
@@ -268,6 +270,12 @@ class _Builder:
                 "reason": row.reason,
             }
             self.add(row.list, place, fields)
+
+
+def times_as_texts(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an entry or an override with their times as JSON has them."""
+    times = {name: at for name, at in fields.items() if isinstance(at, dt.date)}
+    return {**fields, **{name: at.isoformat() for name, at in times.items()}}
 
 
 def fields_of_override(row: Row[Any]) -> dict[str, Any]:

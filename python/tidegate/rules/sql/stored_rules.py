@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from tidegate.rules.sql.read import (
     read_current,
     read_document,
     rule_id_of,
+    times_as_texts,
 )
 
 if TYPE_CHECKING:
@@ -136,14 +136,8 @@ def _plain(data: dict[str, Any]) -> dict[str, Any]:
     plain["rules"] = [_tidy(rule) for rule in data.get("rules", [])]
     for name in ("allow", "block"):
         if name in plain:
-            plain[name] = [_with_texts(entry) for entry in plain[name]]
+            plain[name] = [times_as_texts(entry) for entry in plain[name]]
     return plain
-
-
-def _with_texts(entry: dict[str, Any]) -> dict[str, Any]:
-    """The entry with its times as JSON has them."""
-    times = {name: at for name, at in entry.items() if isinstance(at, dt.date)}
-    return {**entry, **{name: at.isoformat() for name, at in times.items()}}
 
 
 def _tidy(rule: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query
 from tidegate.rules.model import Override
 from tidegate.rules.problems import RulesError
 from tidegate.rules.sql import schema
-from tidegate.rules.sql.read import fields_of_override
+from tidegate.rules.sql.read import fields_of_override, times_as_texts
 from tidegate.rules.sql.stored_rules import StoredRules, compiled_model
 from tidegate.rules.sql.write import override_row
 from tidegate.server.admin.bodies import (
@@ -167,7 +167,7 @@ def add_override(admin: TheAdmin, actor: AnActor, new: Override) -> Any:
         assert key is not None
         _check_limits_of(change, admin, new.key)
         after = _override(change, int(key[0]))
-        change.record("override.create", f"override:{key[0]}", after=_as_json(after))
+        change.record("override.create", f"override:{key[0]}", after=times_as_texts(after))
     admin.rules_changed()
     return after
 
@@ -188,7 +188,10 @@ def change_override(admin: TheAdmin, actor: AnActor, id: RowId, new: Override) -
         _check_limits_of(change, admin, new.key)
         after = _override(change, id)
         change.record(
-            "override.update", f"override:{id}", before=_as_json(before), after=_as_json(after)
+            "override.update",
+            f"override:{id}",
+            before=times_as_texts(before),
+            after=times_as_texts(after),
         )
     admin.rules_changed()
     return after
@@ -202,7 +205,7 @@ def delete_override(admin: TheAdmin, actor: AnActor, id: RowId) -> None:
         before = _override(change, id)
         table = schema.overrides
         change.connection.execute(sa.delete(table).where(table.c.id == id))
-        change.record("override.delete", f"override:{id}", before=_as_json(before))
+        change.record("override.delete", f"override:{id}", before=times_as_texts(before))
     admin.rules_changed()
 
 
@@ -230,11 +233,6 @@ def _override(change: Change, id: int) -> dict[str, Any]:
 
 def _override_said(row: Any) -> dict[str, Any]:
     return {"id": row.id, **fields_of_override(row)}
-
-
-def _as_json(override: dict[str, Any]) -> dict[str, Any]:
-    times = {name: override[name] for name in ("from", "until")}
-    return {**override, **{name: at and at.isoformat() for name, at in times.items()}}
 
 
 @router.get("/upgrade-requests", openapi_extra=role("viewer"), response_model=list[UpgradeRequest])

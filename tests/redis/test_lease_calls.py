@@ -1,10 +1,10 @@
-"""What the campaign of leases sees."""
+"""What the check of intervals sees."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from leases_campaign import most_over
+from lease_calls import most_over
 
 
 def calls(instants: list[float], late: float = 0.0) -> np.ndarray:
