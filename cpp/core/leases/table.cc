@@ -140,28 +140,31 @@ bool Table::WasSeen(const Fingerprint& print, int64_t now_ns, int64_t length_ns)
   return passed <= static_cast<uint32_t>(length_ns >> kTick);
 }
 
-Table::Entry* Table::Find(Set& set, const Charge& charge, const Fingerprint& print,
-                          int64_t now_ns) {
+Table::Entry* Table::PlaceOf(Set& set, const Fingerprint& print) {
   for (size_t i = 0; i < kWays; ++i) {
-    if (!(set.prints[i] == print)) continue;
-    Entry& entry = set.entries[i];
-    if (entry.leasing == nullptr) continue;
-    const Leasing& own = *charge.limit->leasing;
-    const Leasing& known = *entry.leasing;
-    if (&own != &known) {
-      const bool same =
-          own.terms.token == known.terms.token && own.terms.burst == known.terms.burst &&
-          own.terms.denominator == known.terms.denominator && own.length_ns == known.length_ns;
-      if (!same) {
-        // Another number of the limit's id: its grants are not this one's to spend.
-        GiveUp(set, entry);
-        return nullptr;
-      }
-    }
-    entry.last_ns = now_ns;
-    return &entry;
+    if (set.prints[i] == print && set.entries[i].leasing != nullptr) return &set.entries[i];
   }
   return nullptr;
+}
+
+Table::Entry* Table::Find(Set& set, const Charge& charge, const Fingerprint& print,
+                          int64_t now_ns) {
+  Entry* const entry = PlaceOf(set, print);
+  if (entry == nullptr) return nullptr;
+  const Leasing& own = *charge.limit->leasing;
+  const Leasing& known = *entry->leasing;
+  if (&own != &known) {
+    const bool same =
+        own.terms.token == known.terms.token && own.terms.burst == known.terms.burst &&
+        own.terms.denominator == known.terms.denominator && own.length_ns == known.length_ns;
+    if (!same) {
+      // Another number of the limit's id: its grants are not this one's to spend.
+      GiveUp(set, *entry);
+      return nullptr;
+    }
+  }
+  entry->last_ns = now_ns;
+  return entry;
 }
 
 Table::Entry* Table::Enter(Set& set, const Charge& charge, const Fingerprint& print,
@@ -176,8 +179,7 @@ Table::Entry* Table::Enter(Set& set, const Charge& charge, const Fingerprint& pr
   }
   if (place->leasing != nullptr) GiveUp(set, *place);
   place->leasing = charge.limit->leasing;
-  place->print = print;
-  set.prints[static_cast<size_t>(place - set.entries.data())] = print;
+  set.print_of(*place) = print;
   place->key = std::string(charge.key);
   place->keeper.emplace(place->leasing->length_ns);
   place->last_ns = now_ns;
@@ -187,18 +189,19 @@ Table::Entry* Table::Enter(Set& set, const Charge& charge, const Fingerprint& pr
 }
 
 void Table::GiveUp(Set& set, Entry& entry) {
-  TellLater(entry, entry.keeper->GiveUp());
-  set.prints[static_cast<size_t>(&entry - set.entries.data())] = {};
+  TellLater(set.print_of(entry), entry, entry.keeper->GiveUp());
+  set.print_of(entry) = {};
   entry = Entry();
 }
 
-void Table::TellLater(const Entry& entry, const std::array<Report, 2>& reports) {
+void Table::TellLater(const Fingerprint& print, const Entry& entry,
+                      const std::array<Report, 2>& reports) {
   int64_t given = 0;
   for (const Report& report : reports) given += report.given;
   if (given == 0) return;
   auto asking = std::make_shared<Asking>();
   asking->leasing = entry.leasing;
-  asking->print = entry.print;
+  asking->print = print;
   asking->key = entry.key;
   asking->question.reports = reports;
   asking->asks = false;
@@ -221,15 +224,15 @@ void Table::Sweep() {
       if (entry.leasing == nullptr || !IsWindow(entry.leasing->bound.limit.algorithm())) continue;
       const Holding& holding = entry.keeper->holding();
       if (holding.asks() || holding.EndNs() == 0 || now_ns < holding.EndNs()) continue;
-      TellLater(entry, entry.keeper->GiveUp());
+      TellLater(set.print_of(entry), entry, entry.keeper->GiveUp());
     }
   }
 }
 
-std::shared_ptr<const Asking> Table::Begin(Entry& entry, int64_t now_ns) {
+std::shared_ptr<const Asking> Table::Begin(const Fingerprint& print, Entry& entry, int64_t now_ns) {
   auto asking = std::make_shared<Asking>();
   asking->leasing = entry.leasing;
-  asking->print = entry.print;
+  asking->print = print;
   asking->key = entry.key;
   asking->question = entry.keeper->Ask(now_ns);
   entry.asked_ns = now_ns;
@@ -299,7 +302,7 @@ Table::Answer Table::Hit(const Charge& charge, const Fingerprint& print, Decisio
   Decide(charge, *entry, now_ns, allowed, decision);
   ++set.decided;
   if (allowed) set.spent += charge.cost;
-  if (done == Keeper::Course::kSpentAndAsk) *asking = Begin(*entry, now_ns);
+  if (done == Keeper::Course::kSpentAndAsk) *asking = Begin(print, *entry, now_ns);
   return Answer::kDecided;
 }
 
@@ -321,14 +324,15 @@ std::shared_ptr<const Asking> Table::AskFor(const Charge& charge, const Fingerpr
   Keeper& keeper = *entry->keeper;
   if (keeper.holding().asks() && now_ns - entry->asked_ns > kForgottenNs) keeper.Forget();
   // The units of a call that a lease has by now are spent at the centre all the same.
-  if ((keeper.*count)(now_ns, charge.cost) == Keeper::Course::kAsk) return Begin(*entry, now_ns);
-  return entry->heard_ns == 0 ? nullptr : Alone(*entry);
+  if ((keeper.*count)(now_ns, charge.cost) == Keeper::Course::kAsk)
+    return Begin(print, *entry, now_ns);
+  return entry->heard_ns == 0 ? nullptr : Alone(print, *entry);
 }
 
-std::shared_ptr<const Asking> Table::Alone(const Entry& entry) {
+std::shared_ptr<const Asking> Table::Alone(const Fingerprint& print, const Entry& entry) {
   auto alone = std::make_shared<Asking>();
   alone->leasing = entry.leasing;
-  alone->print = entry.print;
+  alone->print = print;
   alone->asks = false;
   return alone;
 }
@@ -359,9 +363,7 @@ bool Table::PutBack(const Charge& charge, const Fingerprint& print) {
 void Table::Reset(const Fingerprint& print) {
   Set& set = SetOf(print);
   const SetLock lock(set.lock);
-  for (Entry& entry : set.entries) {
-    if (entry.leasing != nullptr && entry.print == print) entry.keeper->Reset();
-  }
+  if (Entry* const entry = PlaceOf(set, print); entry != nullptr) entry->keeper->Reset();
 }
 
 void Table::Hear(const Asking& asking, const Heard& heard) {
@@ -369,63 +371,55 @@ void Table::Hear(const Asking& asking, const Heard& heard) {
   const SetLock lock(set.lock);
   const int64_t now_ns = LeaseNowNs();
   granted_.fetch_add(heard.granted, std::memory_order_relaxed);
-  for (Entry& entry : set.entries) {
-    if (entry.leasing != asking.leasing || !(entry.print == asking.print)) continue;
-    const Terms& terms = entry.leasing->terms;
-    // A call that asked for nothing may have come later and be answered sooner, by another thread.
-    const int64_t late_ns = entry.server_ns - heard.now_ns;
-    if (late_ns <= 0 || late_ns > kForgottenNs) {
-      entry.heard_ns = now_ns;
-      entry.server_ns = heard.now_ns;
-      entry.known_ns =
-          static_cast<int64_t>((heard.level.ahead + terms.denominator - 1) / terms.denominator);
-      if (heard.window.has_value()) entry.cell = heard.window->cell;
-    }
-    if (!asking.asks) return;
-    Keeper::Heard told;
-    if (heard.window.has_value()) {
-      const int64_t left_ns = heard.window->end_ns - heard.now_ns;
-      told.granted = {heard.granted, heard.window->end_ns,
-                      std::min(entry.leasing->length_ns, left_ns)};
-    } else {
-      told.granted = {heard.granted, heard.level.slots.end_ns, entry.leasing->length_ns};
-    }
-    told.allowed = heard.allowed;
-    told.cost = heard.cost;
-    told.wait_ns = heard.window.has_value()
-                       ? std::min(heard.wait_ns, std::max(kLongestHoldNs, entry.leasing->length_ns))
-                       : heard.wait_ns;
-    told.room = heard.window.has_value() ? heard.window->room : Room(terms, heard.level);
-    told.burst = terms.burst;
-    told.random = static_cast<uint32_t>(
-        (static_cast<uint64_t>(now_ns) ^ asking.print.lo) * 0x9e3779b97f4a7c15 >> 32);
-    entry.keeper->Hear(asking.question, now_ns, told);
-    return;
+  Entry* const place = PlaceOf(set, asking.print);
+  if (place == nullptr || place->leasing != asking.leasing) return;
+  Entry& entry = *place;
+  const Terms& terms = entry.leasing->terms;
+  // A call that asked for nothing may have come later and be answered sooner, by another thread.
+  const int64_t late_ns = entry.server_ns - heard.now_ns;
+  if (late_ns <= 0 || late_ns > kForgottenNs) {
+    entry.heard_ns = now_ns;
+    entry.server_ns = heard.now_ns;
+    entry.known_ns =
+        static_cast<int64_t>((heard.level.ahead + terms.denominator - 1) / terms.denominator);
+    if (heard.window.has_value()) entry.cell = heard.window->cell;
   }
+  if (!asking.asks) return;
+  Keeper::Heard told;
+  if (heard.window.has_value()) {
+    const int64_t left_ns = heard.window->end_ns - heard.now_ns;
+    told.granted = {heard.granted, heard.window->end_ns,
+                    std::min(entry.leasing->length_ns, left_ns)};
+  } else {
+    told.granted = {heard.granted, heard.level.slots.end_ns, entry.leasing->length_ns};
+  }
+  told.allowed = heard.allowed;
+  told.cost = heard.cost;
+  told.wait_ns = heard.window.has_value()
+                     ? std::min(heard.wait_ns, std::max(kLongestHoldNs, entry.leasing->length_ns))
+                     : heard.wait_ns;
+  told.room = heard.window.has_value() ? heard.window->room : Room(terms, heard.level);
+  told.burst = terms.burst;
+  told.random = static_cast<uint32_t>(
+      (static_cast<uint64_t>(now_ns) ^ asking.print.lo) * 0x9e3779b97f4a7c15 >> 32);
+  entry.keeper->Hear(asking.question, now_ns, told);
 }
 
 void Table::Lose(const Asking& asking) {
   if (!asking.asks) return;
   Set& set = SetOf(asking.print);
   const SetLock lock(set.lock);
-  const int64_t now_ns = LeaseNowNs();
-  for (Entry& entry : set.entries) {
-    if (entry.leasing != asking.leasing || !(entry.print == asking.print)) continue;
-    entry.keeper->Lose(asking.question, now_ns);
-    return;
-  }
+  Entry* const entry = PlaceOf(set, asking.print);
+  if (entry == nullptr || entry->leasing != asking.leasing) return;
+  entry->keeper->Lose(asking.question, LeaseNowNs());
 }
 
 int64_t Table::HeldFor(const Charge& charge, const Fingerprint& print) {
   Set& set = SetOf(print);
   const SetLock lock(set.lock);
-  for (const Entry& entry : set.entries) {
-    if (entry.leasing == nullptr || !(entry.print == print)) continue;
-    const Keeper& keeper = *entry.keeper;
-    const int64_t left = keeper.hold_ns() - LeaseNowNs();
-    return charge.cost >= keeper.hold_cost() ? std::max<int64_t>(left, 0) : 0;
-  }
-  return 0;
+  const Entry* const entry = PlaceOf(set, print);
+  if (entry == nullptr || charge.cost < entry->keeper->hold_cost()) return 0;
+  return std::max<int64_t>(entry->keeper->hold_ns() - LeaseNowNs(), 0);
 }
 
 std::vector<std::shared_ptr<const Asking>> Table::TakeGivenUp() {

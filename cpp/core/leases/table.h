@@ -134,7 +134,6 @@ class Table {
 
   struct Entry {
     std::shared_ptr<const Leasing> leasing;  // null: the place is free
-    Fingerprint print;
     std::string key;
     std::optional<Keeper> keeper;
     int64_t last_ns = 0;    // of a hit
@@ -150,6 +149,10 @@ class Table {
     int64_t spent = 0;
     std::array<Fingerprint, kWays> prints;  // of the entries, so that a look needs few cache lines
     std::array<Entry, kWays> entries;
+
+    Fingerprint& print_of(const Entry& entry) {
+      return prints[static_cast<size_t>(&entry - entries.data())];
+    }
   };
   using SetLock = std::lock_guard<SpinLock>;
 
@@ -158,6 +161,8 @@ class Table {
   using Entries = absl::InlinedVector<Entry*, 4>;
 
   Set& SetOf(const Fingerprint& print) { return *sets_[print.lo % kSets]; }
+  // The key's place, whatever its limit's numbers are; null if it has none.
+  static Entry* PlaceOf(Set& set, const Fingerprint& print);
   Entry* Find(Set& set, const Charge& charge, const Fingerprint& print, int64_t now_ns);
   Entry* Enter(Set& set, const Charge& charge, const Fingerprint& print, int64_t now_ns);
   // Whether the call can never pass, which only the store says.
@@ -167,7 +172,8 @@ class Table {
   // Whether the key was hit within its lease; notes this hit.
   bool WasSeen(const Fingerprint& print, int64_t now_ns, int64_t length_ns);
   void GiveUp(Set& set, Entry& entry);
-  void TellLater(const Entry& entry, const std::array<Report, 2>& reports);
+  void TellLater(const Fingerprint& print, const Entry& entry,
+                 const std::array<Report, 2>& reports);
   // Fills in what the places hold and have decided. Returns the units that were spent.
   int64_t AddSetsTo(StoreStats* stats);
   // Gives back what is left of leases of windows in some of the sets, if that is due.
@@ -178,7 +184,7 @@ class Table {
       has_given_up_.store(true, std::memory_order_relaxed);
     }
   }
-  std::shared_ptr<const Asking> Begin(Entry& entry, int64_t now_ns);
+  std::shared_ptr<const Asking> Begin(const Fingerprint& print, Entry& entry, int64_t now_ns);
   // The places of the limits that this process knows enough of to decide a call; none if one of
   // them is not decided so. `passes`: whether leases have all units.
   Entries Deciding(absl::Span<const Charge> plan, absl::Span<const Fingerprint> prints,
@@ -189,7 +195,7 @@ class Table {
                                        Keeper::Course (Keeper::*count)(int64_t, int64_t));
   // A question that asks for nothing, if the centre has answered one about the key; else null.
   std::shared_ptr<const Asking> AskNothing(const Charge& charge, const Fingerprint& print);
-  static std::shared_ptr<const Asking> Alone(const Entry& entry);
+  static std::shared_ptr<const Asking> Alone(const Fingerprint& print, const Entry& entry);
   static void Decide(const Charge& charge, const Entry& entry, int64_t now_ns, bool allowed,
                      Decision* decision);
   static void DecideWindow(const Charge& charge, const Entry& entry, int64_t now_ns, bool allowed,

@@ -91,7 +91,7 @@ Table::Answer Table::HitAll(absl::Span<const Charge> plan, absl::Span<const Fing
   for (size_t i = 0; i < plan.size(); ++i) {
     SetOf(prints[i]).spent += plan[i].cost;
     if (courses[i] == Keeper::Course::kSpentAndAsk && !entries[i]->keeper->holding().asks()) {
-      askings->push_back(Begin(*entries[i], now_ns));
+      askings->push_back(Begin(prints[i], *entries[i], now_ns));
     }
   }
   ++first.decided;
@@ -151,7 +151,7 @@ std::shared_ptr<const Asking> Table::AskNothing(const Charge& charge, const Fing
   Set& set = SetOf(print);
   const SetLock lock(set.lock);
   const Entry* const entry = Find(set, charge, print, LeaseNowNs());
-  return entry == nullptr || entry->heard_ns == 0 ? nullptr : Alone(*entry);
+  return entry == nullptr || entry->heard_ns == 0 ? nullptr : Alone(print, *entry);
 }
 
 }  // namespace tidegate::leases
