@@ -212,7 +212,8 @@ local function roll(t, s, count, recorded, period)
   for _, grant in ipairs(s.top_ups) do settled(grant) end
 end
 
--- Brings the state forward to now; returns whether it lies further ahead than the clock allows.
+-- Brings the state forward to now; returns whether it lies further ahead than the clock allows, and
+-- whether it was fresh.
 local function bring_forward(t, s, count, now_s, now_n)
   local period = t.first
   if now_s < t.edges[t.first] then period = t.last end
@@ -223,7 +224,8 @@ local function bring_forward(t, s, count, now_s, now_n)
   end
   local behind = false
   local recorded = s.period and is_recorded(t, s, count)
-  if not s.period or forgotten_at(t, s) <= now_s then
+  local fresh = not s.period or forgotten_at(t, s) <= now_s
+  if fresh then
     begin(t, s, count, now_s, t.edges[period], t.edges[period + 1])
     recorded = false
   elseif s.period < period then
@@ -244,7 +246,7 @@ local function bring_forward(t, s, count, now_s, now_n)
     if grant.expires > now_s then kept[#kept + 1] = grant end
   end
   s.top_ups = kept
-  return behind
+  return behind, fresh
 end
 
 -- The grants in the order in which they are spent.
@@ -310,7 +312,8 @@ function quota.read(key, a, now_s, now_n)
   end
   local state = {value, terms = read_terms(ARGV[a + 2])}
   state.quota = read_state(value)
-  state.behind = bring_forward(state.terms, state.quota, tonumber(ARGV[a]), now_s, now_n)
+  state.behind, state.fresh =
+    bring_forward(state.terms, state.quota, tonumber(ARGV[a]), now_s, now_n)
   state.left = sum_left(state.quota)
   state.allowed = tonumber(ARGV[a + 1]) <= state.left
   return state
@@ -357,7 +360,7 @@ quota.release = quota.refund
 
 function quota.reset(key, a, now_s, now_n, state)
   local s = state.quota
-  if state[1] == '' then return end
+  if state.fresh then return end
   s.base.spent, s.used, s.events = 0, 0, 0
   for _, grant in ipairs(s.carried) do settled(grant) end
   for _, grant in ipairs(s.top_ups) do settled(grant) end

@@ -326,7 +326,7 @@ class QuotaModel:
         self.advance(now_ns)
 
     def reset(self, now_ns: int) -> None:
-        if self.number is None:
+        if self.number is None or self.is_forgotten(now_ns // SECOND):
             return
         self.advance(now_ns)
         self.used = 0

@@ -52,11 +52,8 @@ struct QuotaCalls {
 
   template <typename Q>
   static void Reset(Q quota, const Charge& charge, const Moment& moment) {
-    quota.Update([&](QuotaState& state) {
-      if (state.period == 0) return false;
-      ResetQuota(charge.limit->limit, &state, moment.now_ns);
-      return true;
-    });
+    quota.Update(
+        [&](QuotaState& state) { return ResetQuota(charge.limit->limit, &state, moment.now_ns); });
   }
 
   template <typename Q>

@@ -129,6 +129,10 @@ void Roll(const Limit& limit, bool is_recorded, QuotaState* state, const Period&
   for (QuotaTopUp& top_up : state->top_ups) Settle(&top_up);
 }
 
+bool IsFresh(const QuotaTerms& terms, const QuotaState& state, int64_t now_s) {
+  return state.period == 0 || ForgottenAt(terms, state) <= now_s;
+}
+
 void Begin(const Limit& limit, QuotaState* state, int64_t now_s, const Period& period) {
   const QuotaTerms& terms = *limit.quota();
   *state = QuotaState();
@@ -155,7 +159,7 @@ bool BringForward(const Limit& limit, QuotaState* state, int64_t now_ns) {
   const bool is_recorded = terms.HadCount(limit.count(), state->count, state->end_s);
   bool behind = false;
   bool is_raised = false;  // as recorded
-  if (state->period == 0 || ForgottenAt(terms, *state) <= now_s) {
+  if (IsFresh(terms, *state, now_s)) {
     Begin(limit, state, now_s, period);
     is_raised = true;
   } else if (state->period < period.index) {
@@ -384,7 +388,8 @@ void BringQuotaForward(const Limit& limit, QuotaState* state, int64_t now_ns) {
   BringForward(limit, state, now_ns);
 }
 
-void ResetQuota(const Limit& limit, QuotaState* state, int64_t now_ns) {
+bool ResetQuota(const Limit& limit, QuotaState* state, int64_t now_ns) {
+  if (IsFresh(*limit.quota(), *state, now_ns / kSecond)) return false;
   BringForward(limit, state, now_ns);
   state->base.spent = 0;
   state->used = 0;
@@ -392,6 +397,7 @@ void ResetQuota(const Limit& limit, QuotaState* state, int64_t now_ns) {
   // Otherwise a refund of later usage would give back units that were spent before.
   for (QuotaGrant& grant : state->carried) Settle(&grant);
   for (QuotaTopUp& top_up : state->top_ups) Settle(&top_up);
+  return true;
 }
 
 QuotaStatus StatusOfQuota(const Limit& limit, QuotaState state, int64_t now_ns) {

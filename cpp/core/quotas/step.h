@@ -46,8 +46,9 @@ absl::Status AddTopUp(const Limit& limit, QuotaState* state, int64_t now_ns,
 // Brings the state forward, for a caller that is about to change the count.
 void BringQuotaForward(const Limit& limit, QuotaState* state, int64_t now_ns);
 // Forgets the usage of the period. Carried and topped-up units stay as they are: those that are
-// spent stay spent.
-void ResetQuota(const Limit& limit, QuotaState* state, int64_t now_ns);
+// spent stay spent. Returns whether there is a state to store: a fresh one stays absent, as does
+// one that equals a fresh one, which a store may have dropped by now.
+bool ResetQuota(const Limit& limit, QuotaState* state, int64_t now_ns);
 QuotaStatus StatusOfQuota(const Limit& limit, QuotaState state, int64_t now_ns);
 
 // Charges units to the grants in the order of spending.
