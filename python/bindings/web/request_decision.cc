@@ -98,7 +98,7 @@ PyObject* New(PyTypeObject* type, PyObject* args, PyObject* names) {
 }
 
 // New() without a tuple.
-PyObject* Make(PyObject* type, PyObject* const* args, Py_ssize_t count) {
+PyObject* MakeByPosition(PyObject* type, PyObject* const* args, Py_ssize_t count) {
   return NewOf(reinterpret_cast<PyTypeObject*>(type), args, count);
 }
 
@@ -182,7 +182,7 @@ PyGetSetDef getters[] = {
 };
 
 PyMethodDef methods[] = {
-    {"_make", AsMethod(Make), METH_FASTCALL | METH_CLASS,
+    {"_make", AsMethod(MakeByPosition), METH_FASTCALL | METH_CLASS,
      "_make($type, fields, decision, decided_ns, extra_s, limiter, limits, charges, /)\n--\n\n"
      "As the constructor, and faster."},
     {"fields", Encode<Raw>, METH_NOARGS, "fields($self, /)\n--\n\nThe fields for ASGI."},
