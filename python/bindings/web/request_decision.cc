@@ -89,8 +89,8 @@ PyObject* NewOf(PyTypeObject* type, PyObject* const* args, Py_ssize_t count) {
   return self;
 }
 
-PyObject* New(PyTypeObject* type, PyObject* args, PyObject* names) {
-  if (names != nullptr && PyDict_GET_SIZE(names) != 0) {
+PyObject* New(PyTypeObject* type, PyObject* args, PyObject* keywords) {
+  if (keywords != nullptr && PyDict_GET_SIZE(keywords) != 0) {
     PyErr_SetString(PyExc_TypeError, "takes no keywords");
     return nullptr;
   }
