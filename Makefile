@@ -161,8 +161,11 @@ owed: deps-test $(VENV)/.test $(VENV)/.tested  ## RESERVATIONS in Redis with kil
 values: deps-test $(VENV)/.test $(VENV)/.tested  ## random stored values against every Redis script, for VALUE_SECONDS
 	$(python) tests/redis/value_fuzz.py --seconds $(VALUE_SECONDS)
 
-leases: deps-test $(VENV)/.test $(VENV)/.tested  ## 16 processes on one leased Redis, killed, stopped and cut off: no interval admits too much
+leases: deps-test $(VENV)/.test $(VENV)/.tested  ## 16 processes on one leased Redis, under faults: no interval admits too much; and broken rules, which are noticed
 	$(python) tests/faults/leases_campaign.py
+	for rule in late given step; do \
+	  $(python) tests/faults/leases_campaign.py --seconds 11 --broken $$rule || exit 1; \
+	done
 
 lost-rules: deps-test $(VENV)/.test $(VENV)/.tested  ## restore, empty, hide and damage rules LOST_ROUNDS times, under 200 checks a second
 	$(python) tests/faults/lost_rules_campaign.py --rounds $(LOST_ROUNDS)

@@ -30,7 +30,7 @@ class WallClock:
     """The wall clock of the processes that have this environment."""
 
     def __init__(self, shim: Path, page: Path) -> None:
-        page.write_bytes(bytes(16))
+        page.write_bytes(bytes(24))
         self._page = page
         self.environment = {**os.environ, "LD_PRELOAD": str(shim), "CHAOS_PAGE": str(page)}
 
@@ -38,3 +38,9 @@ class WallClock:
         """Sets it `ns` nanoseconds ahead of the real one."""
         with self._page.open("r+b") as file:
             file.write(struct.pack("q", ns))
+
+    def be_slow(self, times: int) -> None:
+        """Has the clock that also runs during suspension go so many times slower."""
+        with self._page.open("r+b") as file:
+            file.seek(16)
+            file.write(struct.pack("q", times))

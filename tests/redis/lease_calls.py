@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from polling import eventually
@@ -63,7 +63,15 @@ def check_script_and_core_alike(nodes: Sequence[tg.Limiter], seed: str, charge: 
         assert (stats.degraded, stats.errors, stats.script_errors) == (0, 0, 0)
 
 
-def most_over(calls: np.ndarray, rate: float, burst: float) -> float:
+class Step(NamedTuple):
+    """A step forward of the server's clock: intervals that meet it may have so many units more."""
+
+    begin: float
+    end: float
+    units: float
+
+
+def most_over(calls: np.ndarray, rate: float, burst: float, steps: Sequence[Step] = ()) -> float:
     """The most that calls within an interval exceed burst + rate * its length; negative if none.
 
     Each row of `calls` begins with the seconds before and after a call that passed. An interval
@@ -73,7 +81,10 @@ def most_over(calls: np.ndarray, rate: float, burst: float) -> float:
     before, after = calls[:, 0], calls[:, 1]
     worst = -burst
     for begin in before:
-        inside = before >= begin
-        within = np.arange(1, int(inside.sum()) + 1)
-        worst = max(worst, float(np.max(within - burst - rate * (after[inside] - begin))))
+        ends = after[before >= begin]
+        allowed = burst + rate * (ends - begin)
+        for step in steps:
+            if begin <= step.end:
+                allowed += step.units * (ends >= step.begin)
+        worst = max(worst, float(np.max(np.arange(1, len(ends) + 1) - allowed)))
     return worst

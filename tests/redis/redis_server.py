@@ -27,10 +27,13 @@ def speaks_tls() -> bool:
 class RedisServer:
     """A redis-server of our own. `start` after `kill` keeps the port and loses the data."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(
+        self, directory: Path, *arguments: str, environment: dict[str, str] | None = None
+    ) -> None:
         self.port = free_port(bus="--cluster-enabled" in arguments)
         self.path = directory / f"redis-{self.port}.sock"
         self.arguments = arguments
+        self.environment = environment
         self.password: str | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -45,6 +48,7 @@ class RedisServer:
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            env=self.environment,
         )
         try:
             eventually(self._accepts, 20, despite=OSError)

@@ -1,6 +1,6 @@
 // Loaded before a process (LD_PRELOAD), this library shifts the wall clock that the process sees
 // and decides what the host name "redis.chaos" resolves to. The campaign changes both while the
-// process runs, through a page that they share.
+// process runs, through a page that they share. It can also have the clock of leases go slow.
 //
 // Waits that end at an instant of the wall clock are cut into slices, so that a step of the clock
 // ends or prolongs them as a step of the real clock would. The monotonic clock is left alone.
@@ -26,6 +26,7 @@
 struct Page {
   volatile int64_t offset_ns;  // added to the wall clock
   volatile int64_t names;      // 0: the name resolves; 1: it does not; 2: no answer comes
+  volatile int64_t slowness;   // by which CLOCK_BOOTTIME goes slower; 0: it does not
 };
 
 static struct Page none;
@@ -83,6 +84,9 @@ int clock_gettime(clockid_t id, struct timespec* t) {
   const int result = real(id, t);
   if (result == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) {
     *t = FromNs(ToNs(t) + page->offset_ns);
+  }
+  if (result == 0 && id == CLOCK_BOOTTIME && page->slowness > 1) {
+    *t = FromNs(ToNs(t) / page->slowness);
   }
   return result;
 }
