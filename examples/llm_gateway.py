@@ -31,37 +31,14 @@ from starlette.routing import Route
 # Keys of customers, and the units a minute that they pay for. A unit is a tenth of an input token.
 CUSTOMERS = {"sk-anna": "anna", "sk-bert": "bert"}
 UNITS = {"anna": 10_000, "bert": 50_000}
-WEIGHTS = {"input": 10, "cached": 1, "output": 50}
+INPUT = 10
+COST = tg.UsageCost({"input": INPUT, "cached": 1, "output": 50})
 # Text has about four characters a token.
 CHARACTERS_A_TOKEN = 4
 # How long an answer may take.
 TTL = 600.0
 
 Usage = Mapping[str, int]
-
-
-def units_of(usage: Usage) -> int:
-    """What a usage costs, in units."""
-    return sum(WEIGHTS[name] * tokens for name, tokens in usage.items())
-
-
-def usage_in(body: Mapping[str, Any]) -> Usage | None:
-    """The usage in an answer, or in an event of a stream; None if it has none."""
-    body = body.get("message") or body  # of the first event of a messages stream
-    found = body.get("usage")
-    if not isinstance(found, dict):
-        return None
-    if "completion_tokens" in found:  # chat completions: the prompt's tokens include cached ones
-        cached = (found.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-        prompt = {"input": found["prompt_tokens"] - cached, "cached": cached}
-        return {**prompt, "output": found["completion_tokens"]}
-    # Messages: the event at the beginning has the input, and the one at the end the output.
-    names = {
-        "input": "input_tokens",
-        "cached": "cache_read_input_tokens",
-        "output": "output_tokens",
-    }
-    return {name: found[given] for name, given in names.items() if found.get(given) is not None}
 
 
 def estimate_of(asked: Mapping[str, Any]) -> Usage:
@@ -95,7 +72,7 @@ class Counted:
         except ValueError:
             return
         self.characters += len(text_in(event))
-        self.usage.update(usage_in(event) or {})
+        self.usage.update(tg.usage_in(event) or {})
 
     @property
     def units(self) -> int:
@@ -104,7 +81,7 @@ class Counted:
         passed = self.characters // CHARACTERS_A_TOKEN
         output = max(passed, self.usage.get("output", 0))
         given = {"input": self.estimate["input"]} if "input" not in self.usage else {}
-        return units_of({**given, **self.usage, "output": output})
+        return COST.units({**given, **self.usage, "output": output})
 
 
 class Gateway:
@@ -130,7 +107,7 @@ class Gateway:
             asked["stream_options"] = {"include_usage": True}  # else the last event has no usage
         counted = Counted(estimate_of(asked))
         keys = [customer, f"{customer}:{asked.get('model')}"]
-        units = units_of(counted.estimate)
+        units = COST.units(counted.estimate)
         plan = self.plans[customer]
         reservation = await plan.reserve_async(keys, [1, units], ttl=TTL, on_exit="keep")
         headers = await self.headers(plan, keys, reservation.decision)
@@ -153,7 +130,7 @@ class Gateway:
             passed = self.pass_on(answer, counted, reservation)
             return StreamingResponse(passed, media_type="text/event-stream", headers=headers)
         body = json.loads(await answer.aread())
-        counted.usage.update(usage_in(body) or counted.estimate)
+        counted.usage.update(tg.usage_in(body) or counted.estimate)
         await reservation.commit_async([1, counted.units])
         return JSONResponse(body, headers=await self.headers(plan, keys, reservation.decision))
 
@@ -185,7 +162,7 @@ class Gateway:
     async def headers(plan: tg.Plan, keys: list[str], decision: tg.Decision) -> dict[str, str]:
         """The fields that clients of OpenAI read. A token stands for an input token."""
         fields = {}
-        units = (("requests", 1), ("tokens", WEIGHTS["input"]))
+        units = (("requests", 1), ("tokens", INPUT))
         for (what, each), limiter, key in zip(units, plan.limiters, keys):
             found = await limiter.peek_async(key)
             fields[f"x-ratelimit-limit-{what}"] = str(found.limit // each)

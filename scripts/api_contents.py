@@ -20,7 +20,7 @@ SECTIONS: dict[str, tuple[Page, ...]] = {
         Page("limiters", "Limiters", "",
              ("tidegate.Limiter", "tidegate.Slot", "tidegate.BaseLimiter")),
         Page("plans", "Plans", "",
-             ("tidegate.Plan", "tidegate.Reservation")),
+             ("tidegate.Plan", "tidegate.Reservation", "tidegate.UsageCost", "tidegate.usage_in")),
         Page("limits", "Limits and decisions", "",
              ("tidegate.Limit", "tidegate.parse", "tidegate.parse_many", "tidegate.Decision",
               "tidegate.Stats", "tidegate.replay", "tidegate.ManualClock", "tidegate.types",

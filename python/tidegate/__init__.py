@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tidegate.limiter.plan import Plan
     from tidegate.limiter.rule_limiter import RuleLimiter
     from tidegate.limiter.stats import Stats
+    from tidegate.limiter.usage_cost import UsageCost, usage_in
     from tidegate.rules.rule_set import RuleSet
     from tidegate.web.configuration import configure
     from tidegate.web.frameworks.decorator import rate_limit
@@ -62,12 +63,14 @@ __all__ = [
     "Stats",
     "StorageError",
     "TidegateError",
+    "UsageCost",
     "__version__",
     "configure",
     "parse",
     "parse_many",
     "rate_limit",
     "replay",
+    "usage_in",
 ]
 
 
@@ -96,6 +99,10 @@ if not TYPE_CHECKING:
             from tidegate.rules import RuleSet
 
             return RuleSet
+        if name in ("UsageCost", "usage_in"):
+            from tidegate.limiter import usage_cost
+
+            return getattr(usage_cost, name)
         if name == "Stats":
             from tidegate.limiter.stats import Stats
 

@@ -12,6 +12,7 @@ from typing_extensions import Self
 
 from tidegate._stubs.limits import Decision as Decision
 from tidegate._stubs.limits import Limit as Limit
+from tidegate._stubs.reservations import LiveReservation as LiveReservation
 from tidegate.types import Algorithm
 
 _Attributes = dict[str, Any]
@@ -341,42 +342,6 @@ class Reservation:
         unrecorded: bool = False,
     ) -> None: ...
 
-class LiveReservation:
-    """What a limiter in memory has reserved, and only this object knows."""
-
-    decision: Decision
-    """The decision on the estimate."""
-    _owner: Any
-    _whose: Any
-    _is_live: bool
-    _is_refused: bool
-    _is_settled: bool
-    _settled_at: int
-    def __bool__(self) -> bool: ...
-    def commit(self, actual: int | Sequence[int]) -> Decision:
-        """Makes `actual` what the reservation has charged: charges the difference in full, as
-        charge() does, or gives it back as far as it still counts.
-
-        Of a plan, `actual` is a list with one for each limiter. Returns the decision of the limits
-        afterwards, whose `charged` is the least that a limit has charged in all; it is `degraded`
-        if the storage did not answer: then call it again, as leaving the ``with`` block does. A
-        second commit of the same number changes nothing. Raises ReservationError if the reservation
-        was refused, was settled at another number, or is not known (any more): nothing is changed.
-        """
-
-    def release(self) -> Decision:
-        """Gives the estimate back, like a commit of 0; rules that count requests forget it too."""
-
-    def extend(self, more: int | Sequence[int]) -> Decision:
-        """Reserves `more` units in addition, all or none.
-
-        Returns the decision: refused if there is no room, so that a stream can stop; the
-        reservation is then as it was. Raises ReservationError if it is not open, and
-        ConfigurationError for a sliding log.
-        """
-
-    def _record(self, id: bytes, /) -> tuple[int, tuple[tuple[int, int], ...]]: ...
-
 _Live = TypeVar("_Live", bound=LiveReservation)
 
 def reserve_at_once(
@@ -524,7 +489,13 @@ class RuleSet:
 class RuleLimiter:
     """The base class of the limiter of a rule set."""
     def __init__(
-        self, rules: RuleSet, store: Store, clock: object, scope: _Key, hidden: frozenset[str]
+        self,
+        rules: RuleSet,
+        store: Store,
+        clock: object,
+        scope: _Key,
+        hidden: frozenset[str],
+        usage_costs: dict[int, Any],
     ) -> None: ...
     def check(self, *, cost: int = 1, **attributes: str | bytes | None) -> Decision:
         """Charges all limits that the rules have for a request with these attributes, or none.
@@ -535,7 +506,8 @@ class RuleLimiter:
     _in_python: bool
     def _check(self, **attributes: Any) -> Decision: ...
     def _peek(self, **attributes: Any) -> Decision: ...
-    def _use(self, rules: RuleSet, hidden: frozenset[str]) -> None: ...
+    def _use(self, rules: RuleSet, hidden: frozenset[str], usage_costs: dict[int, Any]) -> None: ...
+    def _usage_cost(self, attributes: _Attributes, decision: Decision | None) -> Any: ...
     _bound: Any
     def _charge(self, attributes: _Attributes) -> Decision: ...
     def _refund(self, attributes: _Attributes, decision: Decision | None) -> None: ...

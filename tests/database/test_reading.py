@@ -70,6 +70,7 @@ def test_tables_and_a_document_with_the_same_fields_are_equal(database: RuleData
     database.add("operation_costs", endpoint="/posts", method="DELETE", cost=10)
     database.add("operation_costs", endpoint="/pay", priority="critical")
     database.add("operation_costs", endpoint="/export", cost=2, priority="background")
+    database.add("operation_costs", endpoint="/chat", cost=500, usage={"input": 1, "cached": 0.1})
     database.add("rate_limit_lists", list="block", name="bad", networks=["192.0.2.0/24"])
     database.add("rate_limit_lists", list="allow", conditions={"user": "root"}, reason="ours")
     document = {
@@ -117,6 +118,7 @@ def test_tables_and_a_document_with_the_same_fields_are_equal(database: RuleData
             {"endpoint": "/posts", "method": "DELETE", "cost": 10},
             {"endpoint": "/pay", "priority": "critical"},
             {"endpoint": "/export", "cost": 2, "priority": "background"},
+            {"endpoint": "/chat", "cost": {"estimate": 500, "usage": {"input": 1, "cached": 0.1}}},
         ],
         "block": [{"id": "bad", "network": "192.0.2.0/24"}],
         "allow": [{"user": "root", "reason": "ours"}],

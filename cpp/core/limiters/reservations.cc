@@ -142,7 +142,9 @@ absl::StatusOr<std::optional<Decision>> RuleLimiter::SubmitReserved(
     std::shared_ptr<Reservation> reservation, Store::Done done) const {
   Charged charged;
   const int64_t at_ns = op == Op::kReserve ? store_->NowNs() : reservation->admitted_ns;
-  Charges(request, cost.value_or(0), 1, at_ns, Load::kNone, &charged);
+  const bool is_used = op != Op::kReserve && !reservation->makes_records;
+  Charges(request, cost.value_or(0), 1, at_ns, Load::kNone, &charged,
+          is_used ? Of::kUsed : Of::kRequest);
   const auto is_one = [&](size_t i) { return rules_->rules()[charged.rules[i]].counts_requests; };
   for (size_t i = 0; i < charged.charges.size(); ++i) {
     if (!cost.has_value()) charged.charges[i].cost = 0;

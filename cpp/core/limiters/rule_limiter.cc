@@ -105,14 +105,15 @@ RuleLimiter::~RuleLimiter() {
 }
 
 void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t factor, int64_t now_ns,
-                          Load load, Charged* charged) const {
+                          Load load, Charged* charged, Of of) const {
   rules_->Match(request, now_ns, &charged->matched);
   const RuleSet::Matched& matched = charged->matched;
   LoadFactor::Scale scale;
   if (load != Load::kNone) {
     scale = load == Load::kDrawn ? load_->Draw(matched.priority) : load_->Most(matched.priority);
   }
-  const int64_t units = Product(cost, matched.cost);
+  const bool in_units = of == Of::kUsed && matched.is_estimate;
+  const int64_t units = in_units ? cost : Product(cost, matched.cost);
   for (const RuleSet::Applied& applied : matched.rules) {
     const bool counts_requests = rules_->rules()[applied.rule].counts_requests;
     const int64_t own = counts_requests ? 1 : units;
@@ -139,7 +140,7 @@ void RuleLimiter::Keep(Predicate is_wanted, Charged* charged) const {
 }
 
 void RuleLimiter::ChargesOfUsed(const Request& request, int64_t cost, Charged* charged) const {
-  ChargesOf(nullptr, request, cost, charged);
+  Charges(request, cost, 1, store_->NowNs(), Load::kNone, charged, Of::kUsed);
   Keep([](const Rule& rule) { return !rule.counts_requests; }, charged);
 }
 

@@ -145,6 +145,8 @@ void RuleSet::ApplyReserve(uint32_t rule, size_t tier, std::string_view key,
 void RuleSet::Match(const Request& request, int64_t now_ns, Matched* matched) const {
   matched->listed = nullptr;
   matched->cost = 1;
+  matched->is_estimate = false;
+  matched->cost_number = kNoCost;
   matched->priority = Priority::kNormal;
   matched->rules.clear();
   matched->made.clear();
@@ -171,8 +173,11 @@ void RuleSet::Match(const Request& request, int64_t now_ns, Matched* matched) co
   if (!costs_.empty()) {
     cost_index_->Find(request, matched->endpoint, tier_number, method, now_ns, &found);
     if (!found.empty()) {
-      matched->cost = costs_[found[0].target].cost;
-      matched->priority = costs_[found[0].target].priority;
+      const OperationCost& cost = costs_[found[0].target];
+      matched->cost = cost.cost;
+      matched->is_estimate = cost.is_estimate;
+      matched->cost_number = static_cast<int32_t>(found[0].target);
+      matched->priority = cost.priority;
     }
     found.clear();
   }

@@ -172,8 +172,11 @@ class RuleLimiter {
 
   // What load adds to costs: a random rounding, as for a hit; the most it can; or nothing.
   enum class Load : uint8_t { kDrawn, kMost, kNone };
+  // What a cost multiplies: what the request costs; or, of what is known afterwards, one unit where
+  // the rules have but an estimate of it.
+  enum class Of : uint8_t { kRequest, kUsed };
   void Charges(const Request& request, int64_t cost, int64_t factor, int64_t now_ns, Load load,
-               Charged* charged) const;
+               Charged* charged, Of of = Of::kRequest) const;
   // The cost under a rule that load never exceeds: the least capacity of the rule's limits.
   int64_t MostOf(uint32_t rule, const RuleSet::Matched& matched) const;
   // The charges of `hit`, or those of a request at this instant if it is null; without load.

@@ -98,6 +98,8 @@ struct OperationCost {
   RuleCondition condition;
   int64_t cost = 1;
   Priority priority = Priority::kNormal;
+  // Whether `cost` is but the estimate of what is known afterwards, in units.
+  bool is_estimate = false;
 };
 
 // Requests that skip the rules: each is allowed or refused. Of two entries that are equally
@@ -150,10 +152,13 @@ class RuleSet {
     LimitRange limits;
     std::string_view key;
   };
+  static constexpr int32_t kNoCost = -1;
   // What applies to a request. Views live as long as this and the request.
   struct Matched {
     const ListEntry* listed = nullptr;  // if set, `rules` is empty
     int64_t cost = 1;
+    bool is_estimate = false;
+    int32_t cost_number = kNoCost;  // among RuleSetSpec::costs
     Priority priority = Priority::kNormal;
     absl::InlinedVector<Applied, 6> rules;
 

@@ -166,6 +166,11 @@ PyObject* OnlyArgument(const char* name, PyObject* const* args, Py_ssize_t count
 
 PyObject* Commit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   static PyObject* const settle = Interned("_commit");
+  static PyObject* const settle_usage = Interned("_commit_usage");
+  if (count == 0 && names != nullptr && PyTuple_GET_SIZE(names) == 1 &&
+      PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "usage") == 0) {
+    return PyObject_CallMethodObjArgs(self, settle_usage, args[0], nullptr);
+  }
   PyObject* const actual = OnlyArgument("actual", args, count, names);
   if (actual == nullptr) return nullptr;
   return Guarded([&]() -> PyObject* {
@@ -310,9 +315,10 @@ PyObject* ReservationOfHit(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 PyMethodDef live_methods[] = {
     {"commit", AsMethod(Commit), METH_FASTCALL | METH_KEYWORDS,
-     "commit($self, actual)\n--\n\n"
+     "commit($self, actual=None, *, usage=None)\n--\n\n"
      "Makes `actual` what the reservation has charged: charges the difference in full, as\n"
-     "charge() does, or gives it back as far as it still counts.\n\n"
+     "charge() does, or gives it back as far as it still counts. By rules with a `usage`, what\n"
+     "that costs: ``commit(usage={\"input\": 300, \"output\": 20})``.\n\n"
      "Of a plan, `actual` is a list with one for each limiter. Returns the decision of the limits\n"
      "afterwards, whose `charged` is the least that a limit has charged in all; it is `degraded`\n"
      "if the storage did not answer: then call it again, as leaving the ``with`` block does. A\n"

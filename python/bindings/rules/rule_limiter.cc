@@ -108,11 +108,13 @@ py::object Bind(const PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& se
   return py::cast(std::make_unique<BoundRules>(ValueOrThrow(std::move(made))));
 }
 
-void Use(PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set, const py::object& hidden) {
+void Use(PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set, const py::object& hidden,
+         const py::dict& usage_costs) {
   if (!limiter.is_open) Throw(Error::kClosed, "the limiter is closed");
   py::object bound = Bind(limiter, set);
   // Set before the limiter has the rules: from then on a request may read it.
   bound.attr("hidden") = hidden;
+  bound.attr("usage_costs") = usage_costs;
   bound.attr("plans") = py::dict();  // of the web room
   limiter.rules = bound.cast<BoundRules*>();
   limiter.bound = std::move(bound);
@@ -120,13 +122,14 @@ void Use(PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set, const py::
 
 std::unique_ptr<PyRuleLimiter> Make(const std::shared_ptr<RuleSet>& set,
                                     const std::shared_ptr<Store>& store, const py::object& clock,
-                                    const std::string& scope, const py::object& hidden) {
+                                    const std::string& scope, const py::object& hidden,
+                                    const py::dict& usage_costs) {
   auto limiter = std::make_unique<PyRuleLimiter>();
   GivenClock given = ClockFrom(clock);
   limiter->store = std::make_shared<TimedStore>(store, std::move(given.clock));
   limiter->clock_function = std::move(given.function);
   limiter->scope = scope;
-  Use(*limiter, set, hidden);
+  Use(*limiter, set, hidden, usage_costs);
   return limiter;
 }
 
@@ -488,6 +491,17 @@ py::tuple Match(const py::object& self, const py::dict& attributes, int times) {
                         rules, matched.cost, PriorityName(matched.priority));
 }
 
+// The UsageCost of a request by the rules of a decision, or those in force; None if it has none.
+py::object UsageCostOf(const py::object& self, const py::dict& attributes, const py::object& hit) {
+  const py::object bound = RulesOf(Checked(self.ptr()), hit);
+  Asked asked(bound.cast<BoundRules&>());
+  asked.ReadAll(attributes);
+  RuleSet::Matched matched;
+  const RuleLimiter& limiter = bound.cast<BoundRules&>().limiter();
+  limiter.rules().Match(asked.request(), limiter.store().NowNs(), &matched);
+  return bound.attr("usage_costs").attr("get")(matched.cost_number);
+}
+
 py::list RuleStatsOf(const py::object& self) {
   const RuleLimiter& limiter = Checked(self.ptr()).rules->limiter();
   const auto stats = limiter.rule_stats();
@@ -528,9 +542,9 @@ void RegisterRuleLimiter(py::module_& m) {
   AddFastMethods(limiter, fast_methods);
   limiter
       .def(py::init(&Make), py::arg("rules"), py::arg("store"), py::arg("clock"), py::arg("scope"),
-           py::arg("hidden"))
+           py::arg("hidden"), py::arg("usage_costs"))
       .def_readwrite("_in_python", &PyRuleLimiter::in_python)
-      .def("_use", &Use, py::arg("rules"), py::arg("hidden"))
+      .def("_use", &Use, py::arg("rules"), py::arg("hidden"), py::arg("usage_costs"))
       .def_property_readonly("_bound", [](const PyRuleLimiter& self) { return self.bound; })
       .def("_charge", &ChargeInFull, py::arg("attributes"))
       .def("_refund", &Refund, py::arg("attributes"), py::arg("decision"))
@@ -548,6 +562,7 @@ void RegisterRuleLimiter(py::module_& m) {
       .def("_top_up", &TopUp, py::arg("attributes"), py::arg("quota"), py::arg("units"),
            py::arg("expires_s"), py::arg("priority"))
       .def("_take_quota_events", &TakeEvents)
+      .def("_usage_cost", &UsageCostOf, py::arg("attributes"), py::arg("decision"))
       .def("_match", &Match, py::arg("attributes"), py::arg("times") = 1)
       .def("_stats",
            [](const py::object& self) {

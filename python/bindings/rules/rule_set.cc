@@ -98,7 +98,8 @@ RuleSetSpec SpecFrom(const py::dict& given) {
   for (const py::handle each : given["costs"]) {
     const auto cost = each.cast<py::dict>();
     spec.costs.push_back({ConditionFrom(cost), Get<int64_t>(cost, "cost"),
-                          *ParsePriority(Get<std::string>(cost, "priority"))});
+                          *ParsePriority(Get<std::string>(cost, "priority")),
+                          Get<bool>(cost, "is_estimate")});
   }
   for (const py::handle each : given["lists"]) {
     const auto entry = each.cast<py::dict>();

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from decimal import Decimal
 
     from tidegate._core import Decision, Limit
     from tidegate.limiter.leasing import Leasing
@@ -35,15 +36,23 @@ class RuleStats:
 class Explanation(list["ConsideredRule"]):
     """Every rule, as explain() saw it, and what the request is to them."""
 
-    __slots__ = ("cost", "priority")
+    __slots__ = ("cost", "priority", "usage")
 
-    def __init__(self, rules: Iterable[ConsideredRule], cost: int, priority: str) -> None:
+    def __init__(
+        self,
+        rules: Iterable[ConsideredRule],
+        cost: int,
+        priority: str,
+        usage: Mapping[str, Decimal] | None = None,
+    ) -> None:
         super().__init__(rules)
         self.cost = cost
         """The cost without load; 0 if an entry of `allow` or `block` decides. Rules that
         count requests are charged 1."""
         self.priority = priority
         """``critical``, ``normal`` or ``background``; ``normal`` if such an entry decides."""
+        self.usage = usage
+        """The weights of what it has used, of which `cost` is the estimate; None without any."""
 
     def __repr__(self) -> str:
         return f"<cost {self.cost}, {self.priority}: {super().__repr__()}>"

@@ -18,7 +18,7 @@ from tidegate.limiter.reservation_expiry import KEPT_NS, Expiring, gives_back
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator, Sequence
+    from collections.abc import Coroutine, Generator, Mapping, Sequence
     from typing import Any, Callable, Union
 
     from typing_extensions import Literal
@@ -121,9 +121,12 @@ class Reservation(_core.LiveReservation):
             self._owner._keys_of(self._whose),
         )
 
-    async def commit_async(self, actual: Units) -> Decision:
+    async def commit_async(
+        self, actual: Units | None = None, *, usage: Mapping[str, int] | None = None
+    ) -> Decision:
         """Like commit(), without blocking the event loop."""
-        return self.commit(actual) if self._is_live else await self._settle_async(_checked(actual))
+        units = self._units_of(actual, usage)
+        return self.commit(units) if self._is_live else await self._settle_async(units)
 
     async def release_async(self) -> Decision:
         """Like release(), without blocking the event loop."""
@@ -135,6 +138,18 @@ class Reservation(_core.LiveReservation):
 
     def _commit(self, actual: Units) -> Decision:
         return self._settle(_checked(actual))
+
+    def _commit_usage(self, usage: Mapping[str, int]) -> Decision:
+        return self.commit(self._units_of(None, usage))
+
+    def _units_of(self, actual: Units | None, usage: Mapping[str, int] | None) -> Units:
+        if usage is None:
+            return _checked(actual)
+        if actual is not None:
+            raise ConfigurationError(
+                f"the actual cost is {actual!r:.80}, beside a usage; expected one of them"
+            )
+        return self._owner._units_of_usage(self._whose, usage)
 
     def _release(self) -> Decision:
         return self._settle(self._owner._units_of_release())
@@ -418,17 +433,31 @@ class Reserves:
 
     _expiring: Expiring | None = None
 
-    def commit(self, token: str, actual: Units) -> Decision:
+    def commit(
+        self,
+        token: str,
+        actual: Units | None = None,
+        *,
+        usage: Mapping[str, int] | None = None,
+    ) -> Decision:
         """Makes `actual` what the reservation of `token` has charged; see Reservation.commit().
 
-        Raises ConfigurationError for a text that is no token of such a limiter, and
-        ReservationError if its reservation is not open; then nothing is changed.
+        By rules with a `usage` it may be what that costs. Raises ConfigurationError for a text that
+        is no token of such a limiter, and ReservationError if its reservation is not open; then
+        nothing is changed.
         """
-        return self._of_token(token).commit(actual)
+        reservation = self._of_token(token)
+        return reservation.commit(reservation._units_of(actual, usage))
 
-    async def commit_async(self, token: str, actual: Units) -> Decision:
+    async def commit_async(
+        self,
+        token: str,
+        actual: Units | None = None,
+        *,
+        usage: Mapping[str, int] | None = None,
+    ) -> Decision:
         """Like commit(), without blocking the event loop."""
-        return await self._of_token(token).commit_async(actual)
+        return await self._of_token(token).commit_async(actual, usage=usage)
 
     def release(self, token: str) -> Decision:
         """Gives back what the reservation of `token` has charged: commit() of 0."""
@@ -437,6 +466,12 @@ class Reserves:
     async def release_async(self, token: str) -> Decision:
         """Like release(), without blocking the event loop."""
         return await self._of_token(token).release_async()
+
+    def _units_of_usage(self, whose: Any, usage: Mapping[str, int]) -> int:
+        raise ConfigurationError(
+            "a usage was given for limits without rules, which do not say what it costs; expected "
+            "units, such as tidegate.UsageCost({...}).units(usage)"
+        )
 
     def _has_reserved(self, whose: Any, decision: Decision) -> None:
         """Called with the decision on an estimate."""
@@ -499,7 +534,7 @@ def life_ns(ttl: float, on_exit: OnExit) -> int:
     return round(ttl * 1e9)
 
 
-def _checked(actual: Units) -> Units:
+def _checked(actual: Units | None) -> Units:
     if actual is None:
         raise ArgumentTypeError(
             "the actual cost is None of type NoneType; expected an int from 0 up"

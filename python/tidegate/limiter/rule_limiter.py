@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tidegate.limiter.reservation import OnExit, Reservation
     from tidegate.limiter.reservation_expiry import OnExpiry
     from tidegate.limiter.storage.options import StorageLike, StorageOptions
+    from tidegate.limiter.usage_cost import UsageCost
     from tidegate.rules.rule_set import RuleSet
     from tidegate.rules.source import RuleSource
 
@@ -112,7 +113,7 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         self._noted_tiers: set[str] = set()
         self._violations = violations
         self._write_offs = WriteOffs()
-        super().__init__(core, self._storage, clock, scope, now.hidden)
+        super().__init__(core, self._storage, clock, scope, now.hidden, now._usage_costs)
         self._bound.unread = UnreadAttributes(now)
         self._extender = extender_by(clock)
         # Each check() then calls _check_in_python().
@@ -141,7 +142,7 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         stay as they are.
         """
         core = compiled(rules)
-        self._use(core, rules.hidden)
+        self._use(core, rules.hidden, rules._usage_costs)
         self._bound.unread = UnreadAttributes(rules)
         self._rules = rules
         for watcher in self._watchers:
@@ -169,27 +170,71 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         decision: Decision = await self._await(_core.PEEK, cost, self._with_tier(attributes))
         return decision
 
-    def charge(self, *, cost: int, **attributes: Attribute) -> Decision:
+    def charge(
+        self,
+        *,
+        cost: int | None = None,
+        usage: Mapping[str, int] | None = None,
+        **attributes: Attribute,
+    ) -> Decision:
         """Charges all of `cost` for such a request, and refuses nothing; see Limiter.charge().
 
-        It is for what a request that passed has used beyond the cost that it was checked with, so
-        rules that count requests are not charged. The decision is that of the limit that binds.
+        Or what `usage` costs by the rules. It is for what a request that passed has used beyond the
+        cost that it was checked with, so rules that count requests are not charged. The decision is
+        that of the limit that binds.
         """
-        return self._write_offs.seen(
-            self._charge({"cost": cost, **self._with_tier(attributes)}), cost
-        )
+        complete = self._with_tier(attributes)
+        units = self._units_used(cost, usage, complete)
+        return self._write_offs.seen(self._charge({"cost": units, **complete}), units)
 
-    async def charge_async(self, *, cost: int, **attributes: Attribute) -> Decision:
+    async def charge_async(
+        self,
+        *,
+        cost: int | None = None,
+        usage: Mapping[str, int] | None = None,
+        **attributes: Attribute,
+    ) -> Decision:
         """Like charge(), without blocking the event loop."""
         if not self._storage.blocks:
-            return self.charge(cost=cost, **attributes)
-        decision: Decision = await self._await(_core.CHARGE, cost, self._with_tier(attributes))
-        return self._write_offs.seen(decision, cost)
+            return self.charge(cost=cost, usage=usage, **attributes)
+        complete = self._with_tier(attributes)
+        units = self._units_used(cost, usage, complete)
+        decision: Decision = await self._await(_core.CHARGE, units, complete)
+        return self._write_offs.seen(decision, units)
+
+    def _units_used(
+        self, cost: int | None, usage: Mapping[str, int] | None, attributes: dict[str, Any]
+    ) -> int:
+        if (cost is None) == (usage is None):
+            given = "nothing was given" if cost is None else f"{cost!r:.80} was given and a usage"
+            raise ArgumentTypeError(f"{given}; expected a cost, or a usage")
+        if usage is None:
+            assert cost is not None
+            return cost
+        return self._units_by_rules(attributes, None, usage)
+
+    def _units_of_usage(self, whose: Reserved, usage: Mapping[str, int]) -> int:
+        return self._units_by_rules(whose.attributes, whose.decision, usage)
+
+    def _units_by_rules(
+        self, attributes: dict[str, Any], decision: Decision | None, usage: Mapping[str, int]
+    ) -> int:
+        """Returns what `usage` costs such a request, by the rules of `decision` or those in force.
+
+        Raises ConfigurationError where they do not say.
+        """
+        costs: UsageCost | None = self._usage_cost(attributes, decision)
+        if costs is None:
+            raise ConfigurationError(
+                "a usage was given for a request whose cost in the rules has no `usage`; expected "
+                "a number of units, or `costs` with `cost: {usage: {...}}` for such requests"
+            )
+        return costs.units(usage)
 
     def reserve(
         self,
         *,
-        cost: int,
+        cost: int = 1,
         ttl: float = 60.0,
         on_exit: OnExit = "release",
         on_expiry: OnExpiry = "keep",
@@ -197,16 +242,17 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
     ) -> Reservation:
         """Charges the estimate `cost` for such a request like check(); see Limiter.reserve().
 
-        Rules that count requests count it, whatever is committed, unless it is released. Load does
-        not make it cost more. It is settled by the rules that it was made by, but a token only
-        while the rules are as they were.
+        As that of check(), it multiplies what the rules say that the request costs. Rules that
+        count requests count it, whatever is committed, unless it is released. Load does not make it
+        cost more. It is settled by the rules that it was made by, but a token only while the rules
+        are as they were.
         """
         return self._reserve(Reserved(self._with_tier(attributes)), cost, ttl, on_exit, on_expiry)
 
     def reserve_async(
         self,
         *,
-        cost: int,
+        cost: int = 1,
         ttl: float = 60.0,
         on_exit: OnExit = "release",
         on_expiry: OnExpiry = "keep",
@@ -371,7 +417,13 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
                 ConsideredRule(rule, applies, why, shown, tuple(limits), states, leased)
             )
         listed, _, units, priority = self._match(attributes)
-        return Explanation(considered, 0 if listed is not None else cost * units, priority)
+        usage: UsageCost | None = self._usage_cost(attributes, None)
+        return Explanation(
+            considered,
+            0 if listed is not None else cost * units,
+            priority,
+            None if usage is None or listed is not None else usage.weights,
+        )
 
     def quota_status(self, **attributes: Attribute) -> dict[str, QuotaStatus]:
         """Returns what such a request's keys have of the quotas that apply, by the quotas' names.

@@ -205,6 +205,7 @@ def _problems_of(document: Document, error: ValidationError) -> list[Any]:
             model.Cost,
             model.ListEntry,
             model.Reserve,
+            model.UsageUnits,
         )
         for name in [*model.field_names(each), *PLURALS]
     }
@@ -271,6 +272,8 @@ def _fields_at(where: list[str | int]) -> list[str]:
     }
     if "reserve" in where[:-1]:
         return sorted(model.field_names(model.Reserve))
+    if where[0] == "costs" and "cost" in where[:-1]:
+        return sorted(model.field_names(model.UsageUnits))
     at = sections.get(str(where[0])) if len(where) > 1 else None
     return sorted(model.field_names(at or model.Rules))
 
@@ -465,7 +468,12 @@ class _Compiler:
                 self.override(i, override, by) for i, override in enumerate(self.rules.overrides)
             ],
             "costs": [
-                {"cost": cost.cost, "priority": cost.priority, **_condition(cost)}
+                {
+                    "cost": cost.units,
+                    "is_estimate": not isinstance(cost.cost, int),
+                    "priority": cost.priority,
+                    **_condition(cost),
+                }
                 for cost in self.rules.costs
             ],
             "lists": [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import re
+from decimal import Decimal
 from typing import Annotated, Any, Literal, Union
 
 from pydantic import (
@@ -12,12 +13,17 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
+    PlainSerializer,
     StrictBool,
+    StringConstraints,
+    Tag,
     WithJsonSchema,
     model_validator,
 )
 
+from tidegate.limiter.usage_cost import MOST_WEIGHT, weight_of
 from tidegate.rules.pauses import pause_at_times
 from tidegate.rules.yaml_reader import meant
 from tidegate.types import Algorithm
@@ -30,6 +36,7 @@ __all__ = [
     "Reserve",
     "Rule",
     "Rules",
+    "UsageUnits",
     "as_list",
     "field_names",
 ]
@@ -38,8 +45,8 @@ UNLIMITED = "unlimited"
 NAME = "[A-Za-z_][A-Za-z0-9_]{0,63}"
 _ID = "[!-~]{1,100}"
 _METHOD = "[A-Za-z-]{1,20}"
-# Keywords of check(), refund() and reset() that are not attributes.
-RESERVED = frozenset({"cost", "decision", "keep_request", "rules", "self"})
+# Keywords of check(), charge(), refund() and reset() that are not attributes.
+RESERVED = frozenset({"cost", "decision", "keep_request", "rules", "self", "usage"})
 
 
 def as_list(value: Any) -> Any:
@@ -131,6 +138,7 @@ Text = Annotated[
     BeforeValidator(_as_text),
     WithJsonSchema({"type": ["string", "integer", "boolean"]}),
 ]
+UsageName = Annotated[str, StringConstraints(min_length=1, max_length=100)]
 Flag = Annotated[StrictBool, BeforeValidator(meant)]
 Texts = Annotated[list[str], BeforeValidator(as_list)]
 Method = Annotated[
@@ -292,12 +300,59 @@ class Override(_Fields):
     algorithm: Union[Algorithm, None] = None
 
 
+Units = Annotated[int, Field(ge=1, le=2**53 - 1, strict=True), BeforeValidator(meant)]
+
+
+def _as_weight(value: Any) -> Decimal:
+    return weight_of(meant(value))
+
+
+def _as_number(weight: Decimal) -> int | float:
+    return int(weight) if weight == int(weight) else float(weight)
+
+
+Weight = Annotated[
+    Decimal,
+    BeforeValidator(_as_weight),
+    PlainSerializer(_as_number),
+    WithJsonSchema({"type": "number", "minimum": 0, "maximum": MOST_WEIGHT}),
+]
+
+
+class UsageUnits(_Fields):
+    """A cost that is known afterwards: an estimate until then, and weights of a usage."""
+
+    estimate: Units = Field(default=1, description="What a request is charged at first.")
+    usage: dict[UsageName, Weight] = Field(
+        description="The weight of each field of the usage, such as input, cached and output: what "
+        "is used costs their sum, rounded up.",
+    )
+
+    @model_validator(mode="after")
+    def _costs_something(self) -> UsageUnits:
+        if not any(self.usage.values()):
+            raise ValueError("has no weight above 0; expected at least one")
+        return self
+
+
+def _kind_of_cost(given: Any) -> str:
+    return "by_usage" if isinstance(given, (dict, BaseModel)) else "units"
+
+
 class Cost(_Condition):
     """The cost and the priority of a request: 1 and normal if not given."""
 
-    cost: Annotated[int, Field(ge=1, le=2**53 - 1, strict=True), BeforeValidator(meant)] = 1
+    cost: Annotated[
+        Union[Annotated[Units, Tag("units")], Annotated[UsageUnits, Tag("by_usage")]],
+        Discriminator(_kind_of_cost),
+    ] = 1
     priority: Literal["critical", "normal", "background"] = "normal"
     when: dict[Name, Text] = {}
+
+    @property
+    def units(self) -> int:
+        """What a request is charged at first."""
+        return self.cost.estimate if isinstance(self.cost, UsageUnits) else self.cost
 
     @model_validator(mode="after")
     def _says_something(self) -> Cost:

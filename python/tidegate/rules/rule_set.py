@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tidegate import _core
 from tidegate.limiter.errors import ArgumentTypeError
+from tidegate.limiter.usage_cost import UsageCost
 from tidegate.rules.advice import advise, advise_of_overrides, endpoint_names, named_tiers, say
 from tidegate.rules.compile import compile_rules, validate
 from tidegate.rules.document import Document, read_file, read_text
@@ -168,6 +169,11 @@ class RuleSet:
         """How many rules are enabled; the default is one more."""
         self.blocked: int = len(model.block)
         """How many entries `block` has."""
+        self._usage_costs: dict[int, UsageCost] = {
+            number: UsageCost(cost.cost.usage)
+            for number, cost in enumerate(model.costs)
+            if not isinstance(cost.cost, int)
+        }
         self.names_options: bool = any("OPTIONS" in rule.methods for rule in model.rules)
         """Whether a rule names the method OPTIONS."""
         self.source: str = document.source

@@ -164,7 +164,7 @@ def test_a_stream_that_breaks_off_costs_what_was_passed_on(stage: Stage, path: s
     assert answer.status_code == 200
     assert "upstream_error" in answer.text
     requests, units = stage.used()
-    estimated = stage.module.units_of(
+    estimated = stage.module.COST.units(
         {"input": stage.module.estimate_of({"messages": [{"content": "tide?"}]})["input"]}
     )
     given = {CHAT: estimated + 50 * (len("high tide is ") // 4), MESSAGES: 150 + 5 + 50 * 2}
@@ -186,7 +186,7 @@ def test_a_client_that_leaves_pays_for_what_it_was_sent(stage: Stage) -> None:
     """The server ends a response that nobody reads by closing its stream."""
 
     async def leave() -> None:
-        units = stage.module.units_of(estimate := {"input": 10, "output": 50})
+        units = stage.module.COST.units(estimate := {"input": 10, "output": 50})
         limiters = stage.gateway.plans["anna"].limiters
         plan = tg.Plan(limiters)
         reservation = await plan.reserve_async(["anna", "anna:m"], [1, units], on_exit="keep")

@@ -67,7 +67,11 @@ def _costs(considered: Explanation, cost: int) -> str:
         return "It costs nothing, since it is on a list."
     units = f"{considered.cost} unit{'s' if considered.cost > 1 else ''}"
     times = f" ({cost} x {considered.cost // cost})" if cost > 1 else ""
-    return f"It costs {units}{times}, and its priority is {considered.priority}."
+    said = f"It costs {units}{times}, and its priority is {considered.priority}."
+    if considered.usage is not None:
+        weights = ", ".join(f"{name} {weight}" for name, weight in considered.usage.items())
+        said += f" That is an estimate: its usage costs {weights}, each."
+    return said
 
 
 def _lines_on(

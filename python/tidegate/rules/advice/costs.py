@@ -21,7 +21,7 @@ def find(rules: Rules) -> Iterator[Finding]:
 
     Only where it is certain that the rule applies to what the cost is for.
     """
-    highest = max((cost.cost for cost in rules.costs), default=1)
+    highest = max((cost.units for cost in rules.costs), default=1)
     if highest == 1:
         return
     replaced = {id for rule in rules.rules for id in rule.replaces}
@@ -33,11 +33,11 @@ def find(rules: Rules) -> Iterator[Finding]:
             continue
         for i, cost in enumerate(rules.costs):
             most = _of_tiers(units, cost.tiers)
-            if most is None or cost.cost <= most or not _applies(rule, cost):
+            if most is None or cost.units <= most or not _applies(rule, cost):
                 continue
             yield Finding(
                 ("costs", i, "cost"),
-                f"a request that costs {cost.cost} never passes the rule {rule.id!r}, which has "
+                f"a request that costs {cost.units} never passes the rule {rule.id!r}, which has "
                 f"room for {most}; expected a lower cost or a higher limit",
             )
 

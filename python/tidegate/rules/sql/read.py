@@ -243,7 +243,10 @@ class _Builder:
 
     def costs(self, rows: Iterable[Row[Any]]) -> None:
         for row in rows:
-            fields = {"cost": row.cost, "priority": row.priority, **_conditions(row)}
+            cost = row.cost
+            if row.usage is not None:
+                cost = {"estimate": 1 if cost is None else cost, "usage": row.usage}
+            fields = {"cost": cost, "priority": row.priority, **_conditions(row)}
             fields["endpoints"] = _endpoints(row.endpoint, row.endpoints)
             if row.method is not None:
                 fields["methods"] = [row.method, *_several(row.methods)]

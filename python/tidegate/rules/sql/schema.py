@@ -159,6 +159,7 @@ costs = sa.Table(
     sa.Column("cost", sa.Integer),
     *_conditions(),
     sa.Column("priority", sa.String(10)),
+    sa.Column("usage", json_type),
 )
 
 # A row counts all refusals of one caller by one rule at one endpoint within about a second.

@@ -164,7 +164,8 @@ def _settings(rules: model.Rules) -> Iterator[Row]:
 def _cost_row(cost: model.Cost) -> Row:
     given = cost.model_fields_set
     return {
-        "cost": cost.cost if "cost" in given else None,
+        "cost": cost.units if "cost" in given else None,
+        "usage": None if isinstance(cost.cost, int) else cost.cost.model_dump()["usage"],
         "priority": cost.priority if "priority" in given else None,
         "endpoints": cost.endpoints or None,
         **_conditions(cost, cost.when),
