@@ -22,6 +22,8 @@ _INTERVAL = 1.0
 # tens of thousands of callers in one second.
 _KEPT_SECONDS = 300
 _KEPT_ROWS = 200
+# The most users whose last tier is known.
+_KEPT_TIERS = 100_000
 
 
 class Row(NamedTuple):
@@ -125,6 +127,7 @@ class Recording:
         self._listeners = list(listeners)
         self._clock = clock
         self._recent: deque[Recorded] = deque(maxlen=int(_KEPT_SECONDS / _INTERVAL))
+        self._tiers: dict[str, str] = {}
         self._stop = threading.Event()
         self._taking = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="tidegate recording", daemon=True)
@@ -147,12 +150,25 @@ class Recording:
             if not rows:
                 return
             recorded = Recorded(self._clock(), rows)
+            self._note_tiers(rows)
             self._recent.append(recorded._replace(rows=_foremost(rows, _KEPT_ROWS)))
             for listener in self._listeners:
                 try:
                     listener(recorded)
                 except Exception:
                     log.exception("decisions were not passed on to %r", listener)
+
+    def _note_tiers(self, rows: list[Row]) -> None:
+        for row in rows:
+            if row.user and row.tier:
+                self._tiers.pop(row.user, None)  # so that the users seen last are at the end
+                self._tiers[row.user] = row.tier
+        for user in list(self._tiers)[: max(0, len(self._tiers) - _KEPT_TIERS)]:
+            del self._tiers[user]
+
+    def tier_of(self, user: str) -> str | None:
+        """Returns the tier of the last request of a user that was seen, or None."""
+        return self._tiers.get(user)
 
     def recent(self, seconds: float = _KEPT_SECONDS) -> list[Recorded]:
         """Returns the foremost rows of the last `seconds`, the earliest first; at most 300 s."""

@@ -104,6 +104,30 @@ def test_the_page_shows_remaining_limits_and_refusals(dashboard: DashboardServic
         assert html.strip() in text
 
 
+def test_limits_are_those_of_the_tier_that_checks_come_with(
+    tmp_path: Path, migrated_sqlite: Path, clock: Clock
+) -> None:
+    shutil.copyfile(migrated_sqlite, tmp_path / "service.db")
+    tiers = {"7": "gold"}
+    url = f"sqlite:///{tmp_path / 'service.db'}"
+    with DashboardService(url, clock, oidc=Issuer(), tier_seen=tiers.get) as made:
+        add_api_rule(made, limits={"free": "10/minute", "gold": "500/minute"})
+        add_api_rule(made, id="trial", limits={"free": "3/minute", "gold": "5/minute"}, shadow=True)
+        for user, shown in (("7", ["500"]), ("8", [])):
+            for page in (
+                user_browser(made, user).get("/me"),
+                made.browser().get(f"/usage?user={user}"),
+            ):
+                assert re.findall(r'data-label="Limit"[^>]*>(\d+)', page.text) == shown
+        bearer = made.ask("GET", "/../dashboard/status", token="user:7")
+        assert bearer.json()["tier"] == "gold"
+        assert [each["limit"] for each in bearer.json()["rateLimits"]] == [500]
+        made.run("insert into user_tiers (user_id, tier) values ('7', 'free')")
+        assert "10" in re.findall(
+            r'data-label="Limit"[^>]*>(\d+)', user_browser(made, "7").get("/me").text
+        )
+
+
 def test_the_quota_of_the_user_is_shown(dashboard: DashboardService) -> None:
     dashboard.run("update user_tiers set tier = 'premium'")
     dashboard.limiter.check(user="42", tier="premium", endpoint="/api/*", cost=30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tidegate.server.recording import Recorded, Recording, Row, caller_of
 
 
@@ -39,6 +40,22 @@ def test_listeners_get_all_rows_and_recent_keeps_the_foremost() -> None:
     assert [each.user for each in recorded.rows[:2]] == ["u17", "u4000"]
     assert [each.is_rest for each in recorded.rows].count(True) == 1
     assert sums(recorded.rows) == sums(rows)
+
+
+def test_the_tier_of_the_last_request_of_a_user_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.server.recording._KEPT_TIERS", 2)
+
+    def of(user: int, tier: str | None) -> Row:
+        return row(user)._replace(tier=tier)
+
+    seconds = [of(1, "free"), of(2, "pro")], [of(1, "pro")], [of(3, "free"), of(1, None)]
+    recording = Recording(Recorder(*seconds), [], clock=lambda: 1.0)
+    assert recording.tier_of("u1") is None
+    found = []
+    for _ in seconds:
+        recording.take()
+        found.append([recording.tier_of(f"u{user}") for user in (1, 2, 3)])
+    assert found == [["free", "pro", None], ["pro", "pro", None], ["pro", None, "free"]]
 
 
 def test_few_rows_are_kept_unchanged() -> None:

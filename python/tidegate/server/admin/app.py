@@ -76,6 +76,7 @@ def create_admin(
     enforcement: Optional[Enforcement] = None,
     on_change: Optional[Callable[[str, Optional[str]], object]] = None,
     settings: Optional[dict[str, Any]] = None,
+    tier_seen: Callable[[str], Optional[str]] = lambda user: None,
     failed_attempts: str = FAILED_ATTEMPTS,
     most_body_bytes: int = 8 * 2**20,
     body_timeout: float = 30.0,
@@ -88,7 +89,8 @@ def create_admin(
     does not change them. `limiter` answers explain and reset. `tiers` (a SqlTiers) forgets users
     whose tier was changed. `enforcement` holds the penalties of anomalies. After a change was
     committed, `on_change` is called with ``"rules"`` and None, or with ``"tiers"`` and the user or
-    None. GET /settings returns `settings`, which hold no secrets. The limit `failed_attempts` says
+    None. `tier_seen` returns the tier of a user's last check, for users whom the database does not
+    know. GET /settings returns `settings`, which hold no secrets. The limit `failed_attempts` says
     how often an address may fail to authenticate. Raises ConfigurationError and StorageError.
     """
     described: Any = {
@@ -120,6 +122,7 @@ def create_admin(
         settings=settings,
         now=now,
         enforcement=enforcement,
+        tier_seen=tier_seen,
     )
     for router in _ROUTERS:
         app.include_router(router)

@@ -16,6 +16,7 @@ from tidegate.rules.sql.stored_rules import StoredRules, commits_of_others
 from tidegate.server.admin.authentication import ACTOR
 from tidegate.server.admin.problems import ProblemError
 from tidegate.server.recording import caller_named
+from tidegate.server.records import users
 from tidegate.server.records.api_tokens import ROLES
 from tidegate.server.records.audit import Actor
 
@@ -62,8 +63,10 @@ class Admin:
         settings: Optional[dict[str, Any]] = None,
         now: Callable[[], dt.datetime],
         enforcement: Optional[Enforcement] = None,
+        tier_seen: Callable[[str], Optional[str]] = lambda user: None,
     ) -> None:
         self.database = database
+        self._tier_seen = tier_seen
         self.enforcement = enforcement
         self.rules = rules
         self.tiers = tiers
@@ -85,6 +88,11 @@ class Admin:
         if self._limiter is None:
             raise ProblemError(503, "this process has no limiter; expected one that answers checks")
         return self._limiter
+
+    def tier_of(self, connection: sa.Connection, user: str) -> Optional[str]:
+        """Returns the tier that the database has for a user, or that the last check came with."""
+        row = users.user_of(connection, user)
+        return self._tier_seen(user) if row is None else str(row.tier)
 
     def penalty_of(self, attributes: dict[str, str]) -> Optional[Penalty]:
         """Returns the penalty of the caller of a request with these attributes, if there is one."""

@@ -42,10 +42,15 @@ class QuotaOfUser(NamedTuple):
 
 
 def rate_limits_of(admin: Admin, user: str, tier: Optional[str]) -> list[dict[str, Any]]:
-    """Returns the limits of rules that count by user, at the first endpoint of each rule."""
+    """Returns the limits of rules that count by user, at the first endpoint of each rule.
+
+    Rules in shadow are left out, since they limit nobody.
+    """
     now = admin.now().timestamp()
     found = []
     for rule, asked in _requests_of(admin, user, tier):
+        if rule.shadow:
+            continue
         for each in admin.limiter.explain(**asked):  # type: ignore[arg-type]
             if each.rule != rule.id or not each.applies:
                 continue

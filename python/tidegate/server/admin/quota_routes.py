@@ -15,7 +15,6 @@ from tidegate.server.admin.bodies import NewTopUp, QuotasOfUser, TopUp, UserId
 from tidegate.server.admin.context import AdminRoute, AnActor, TheAdmin, role
 from tidegate.server.admin.left_to_user import QuotaOfUser, quotas_of
 from tidegate.server.admin.problems import ProblemError
-from tidegate.server.records import users
 from tidegate.server.records.idempotency_keys import OnceKey
 
 if TYPE_CHECKING:
@@ -34,9 +33,8 @@ _MOST_OF_NAME = 100
 def read_quotas(admin: TheAdmin, user: Annotated[UserId, Query()]) -> Any:
     """Returns the state of each quota of a user in the rules in force, and the latest top-ups."""
     with admin.database.connect() as connection:
-        row = users.user_of(connection, user)
+        tier = admin.tier_of(connection, user)
         top_ups = top_ups_of(connection, user)
-    tier = row and row.tier
     quotas = [_said(each) for each in quotas_of(admin, user, tier)]
     return {"user": user, "tier": tier, "quotas": quotas, "top_ups": top_ups}
 
@@ -149,14 +147,14 @@ def _give(admin: Admin, actor: AnActor, new: NewTopUp, once: Optional[OnceKey]) 
 
 def _chosen(admin: Admin, new: NewTopUp) -> QuotaOfUser:
     with admin.database.connect() as connection:
-        row = users.user_of(connection, new.user)
-    quotas = quotas_of(admin, new.user, row and row.tier)
+        tier = admin.tier_of(connection, new.user)
+    quotas = quotas_of(admin, new.user, tier)
     found = [each for each in quotas if new.quota in (None, each.name)]
     if len(found) == 1:
         return found[0]
     names = ", ".join(each.name for each in quotas) or "none"
     given = "is missing" if new.quota is None else f"is {new.quota!a:.120}"
-    of = "without a tier" if row is None else f"of the tier {row.tier!a:.60}"
+    of = "without a tier" if tier is None else f"of the tier {tier!a:.60}"
     raise ProblemError(
         422, f"quota {given}; the quotas that count this user {of}: {names}; expected one"
     )

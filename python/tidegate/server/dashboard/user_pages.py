@@ -26,7 +26,6 @@ from tidegate.server.dashboard import usage, user_routes
 from tidegate.server.dashboard.app import signed_in
 from tidegate.server.dashboard.charts import bar_chart
 from tidegate.server.dashboard.session import PATH
-from tidegate.server.records import users
 
 if TYPE_CHECKING:
     from tidegate.server.dashboard.app import Visit
@@ -78,8 +77,7 @@ def _left_values(visit: Visit, user: str) -> dict[str, Any]:
 
 def _tier_of(visit: Visit, user: str) -> str | None:
     with visit.dashboard.admin.database.connect() as connection:
-        row = users.user_of(connection, user)
-    return None if row is None else row.tier
+        return visit.dashboard.admin.tier_of(connection, user)
 
 
 def _periods(visit: Visit, user: str, by: str) -> list[usage.Period]:

@@ -74,7 +74,7 @@ def status(admin: TheAdmin, user: AUser) -> Any:
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     last_day = now.replace(minute=0, second=0, microsecond=0) - dt.timedelta(hours=23)
     with admin.database.connect() as connection:
-        row = users.user_of(connection, user)
+        tier = admin.tier_of(connection, user)
         stats = {
             "totalRequests": usage.requests_since(connection, user, None),
             "requestsToday": usage.requests_since(connection, user, today),
@@ -90,16 +90,16 @@ def status(admin: TheAdmin, user: AUser) -> Any:
             .where(service_tables.user_quotas.c.user_id == user)
             .order_by(service_tables.user_quotas.c.name)
         ).first()
-    quotas = [quota_as_json(each) for each in quotas_of(admin, user, row and row.tier)]
+    quotas = [quota_as_json(each) for each in quotas_of(admin, user, tier)]
     stored = configured and {**configured.document, "name": configured.name}
     return {
         "userId": user,
-        "tier": row and row.tier,
+        "tier": tier,
         "quota": quotas[0] if quotas else stored,
         "quotas": quotas,
         "usageStats": stats,
-        "rateLimits": rate_limits_of(admin, user, row and row.tier),
-        "enforced": enforced_on(admin, user, row and row.tier),
+        "rateLimits": rate_limits_of(admin, user, tier),
+        "enforced": enforced_on(admin, user, tier),
     }
 
 
