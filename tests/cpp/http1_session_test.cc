@@ -143,6 +143,24 @@ TEST_F(Http1SessionTest, ADrainLetsTheRequestInProgressFinish) {
   EXPECT_TRUE(session_->over());
 }
 
+TEST_F(Http1SessionTest, ADrainAnswersARequestThatMeetsIt) {
+  setting_->around.draining = true;
+  session_->Drain();
+  EXPECT_FALSE(session_->over());
+  EXPECT_THAT(Receive(Post("/echo", "x")), HasSubstr("connection: close\r\n"));
+  EXPECT_TRUE(session_->over());
+}
+
+TEST_F(Http1SessionTest, ADrainClosesAConnectionThatSendsNothing) {
+  setting_->around.draining = true;
+  session_->Drain();
+  setting_->Pass(session_.get(), milliseconds(999));
+  EXPECT_FALSE(session_->over());
+  setting_->Pass(session_.get(), milliseconds(1));
+  EXPECT_TRUE(session_->over());
+  EXPECT_EQ(setting_->counters.timeouts_idle.read(), 0U);
+}
+
 TEST_F(Http1SessionTest, AnAnswerCannotSmuggleHeaders) {
   (void)Receive(Post("/later", "x"));
   Answer answer;

@@ -70,6 +70,7 @@ bool Connection::ChooseProtocol(std::string_view* bytes) {
   }
   session_ =
       is_http2 ? MakeHttp2Session(around_, id_, peer_) : MakeHttp1Session(around_, id_, peer_);
+  if (around_->draining) session_->Drain();
   return true;
 }
 
@@ -78,11 +79,7 @@ void Connection::Deliver(Posted posted) {
 }
 
 void Connection::Drain() {
-  if (session_ != nullptr) {
-    session_->Drain();
-  } else {
-    finished_ = true;
-  }
+  if (session_ != nullptr) session_->Drain();
 }
 
 void Connection::Flush(std::string* scratch) {
@@ -151,7 +148,7 @@ Instant Connection::due() const {
     next = session_->due();
   } else {
     const bool begun = !begun_.empty() || !channel_.is_ready();
-    next = since_ + (begun ? options.request_time : options.idle_time);
+    next = since_ + (begun ? options.request_time : around_->idle_time());
   }
   return unsent_.empty() ? next : std::min(next, blocked_since_ + options.take_time);
 }
@@ -167,7 +164,11 @@ void Connection::OnTime() {
     session_->OnTime();
   } else if (due() <= now()) {
     const bool begun = !begun_.empty() || !channel_.is_ready();
-    (begun ? around_->counters->timeouts_request : around_->counters->timeouts_idle).Add();
+    if (begun) {
+      around_->counters->timeouts_request.Add();
+    } else if (!around_->draining) {
+      around_->counters->timeouts_idle.Add();
+    }
     finished_ = true;
   }
 }

@@ -74,9 +74,38 @@ absl::Status Front::ListenUnix(const std::string& path, mode_t mode, std::shared
   absl::StatusOr<Listener> made = server::ListenUnix(path, mode);
   if (!made.ok()) return made.status();
   made->tls = std::move(tls);
+  made->is_shared = true;
   listeners_.emplace_back();
   listeners_.back().push_back(std::make_unique<Listener>(std::move(*made)));
   return absl::OkStatus();
+}
+
+absl::Status Front::Adopt(const std::vector<int>& sockets, const std::shared_ptr<Tls>& tls) {
+  absl::Status status = CheckNotStarted("adopt()");
+  std::vector<std::unique_ptr<Listener>> group;
+  for (const int fd : sockets) {
+    absl::StatusOr<Listener> made = server::Adopt(fd);
+    if (status.ok()) status = made.status();
+    if (!status.ok()) continue;
+    if (made->unix_path.empty()) made->tls = tls;
+    made->is_shared = sockets.size() < static_cast<size_t>(options_.loops);
+    group.push_back(std::make_unique<Listener>(std::move(*made)));
+  }
+  if (status.ok() && !group.empty()) listeners_.push_back(std::move(group));
+  return status;
+}
+
+std::vector<int> Front::ShareSockets() {
+  std::vector<int> sockets;
+  const std::lock_guard lock(mu_);
+  if (!is_ours() || stopped_) return sockets;
+  for (const auto& group : listeners_) {
+    for (const auto& listener : group) {
+      listener->stays_open = true;
+      if (listener->socket) sockets.push_back(listener->socket.get());
+    }
+  }
+  return sockets;
 }
 
 absl::Status Front::Route(std::shared_ptr<RoutedService> service) {
@@ -112,7 +141,11 @@ void Front::StartThreads() {
   for (int i = 0; i < options_.loops; ++i) {
     std::vector<Listener*> listeners;
     for (const auto& group : listeners_) {
-      listeners.push_back(group[std::min(group.size() - 1, static_cast<size_t>(i))].get());
+      // Each socket has a loop, and each loop a socket, whichever are more.
+      const auto loops = static_cast<size_t>(options_.loops);
+      for (size_t j = static_cast<size_t>(i); j < std::max(group.size(), loops); j += loops) {
+        listeners.push_back(group[j % group.size()].get());
+      }
     }
     loops_.push_back(
         std::make_unique<Loop>(options_, &routes_, std::move(listeners), &open_, [this] {
@@ -159,6 +192,7 @@ void Front::Stop() {
   for (const auto& group : listeners_) {
     for (const auto& listener : group) {
       // A child process may hold the socket too.
+      if (listener->stays_open) continue;
       if (listener->socket) (void)shutdown(listener->socket.get(), SHUT_RDWR);
       if (!listener->unix_path.empty()) (void)unlink(listener->unix_path.c_str());
     }

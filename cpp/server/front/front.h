@@ -41,6 +41,11 @@ class Front {
   // Returns the port, which is a free port if `port` is 0. Uses TLS unless `tls` is null.
   absl::StatusOr<int> Listen(const std::string& host, int port, const std::shared_ptr<Tls>& tls);
   absl::Status ListenUnix(const std::string& path, mode_t mode, std::shared_ptr<Tls> tls);
+  // Accepts at sockets of one address that listen already. Closes those that it cannot take.
+  absl::Status Adopt(const std::vector<int>& sockets, const std::shared_ptr<Tls>& tls);
+  // The listening sockets, for another process that accepts at them too. Stop() then leaves them
+  // as they are: connections that wait there are not reset, and the path of a Unix socket stays.
+  std::vector<int> ShareSockets();
   absl::Status Route(std::shared_ptr<RoutedService> service);
   absl::Status Start();
 
@@ -63,7 +68,8 @@ class Front {
   const FrontOptions options_;
   const int64_t process_;
   Routes routes_;
-  // The listeners of each socket address: one for each loop for TCP, one for a Unix socket.
+  // The listeners of each socket address: one for each loop for TCP, one for a Unix socket, and as
+  // many as another process had.
   std::vector<std::vector<std::unique_ptr<Listener>>> listeners_;
   std::atomic<int> open_{0};
 

@@ -28,7 +28,7 @@ class Http1Session final : public Session {
   void Receive(std::string_view bytes) override;
   void Deliver(Posted posted) override;
   void Fill(std::string* out) override;
-  void Drain() override;
+  void Drain() override {}  // the next answer says that the connection closes
   Instant due() const override;
   void OnTime() override;
   bool busy() const override { return stage_ != Stage::kIdle; }
@@ -260,14 +260,10 @@ void Http1Session::Fill(std::string* out) {
   if (out_.capacity() > kMaxKeptOfIdle) out_.shrink_to_fit();
 }
 
-void Http1Session::Drain() {
-  if (stage_ == Stage::kIdle) closing_ = true;
-}
-
 Instant Http1Session::due() const {
   const FrontOptions& options = around_->options;
   if (closing_) return Instant::max();
-  if (stage_ == Stage::kIdle) return since_ + options.idle_time;
+  if (stage_ == Stage::kIdle) return since_ + around_->idle_time();
   return since_ + (stage_ == Stage::kHandling ? options.answer_time : options.request_time);
 }
 
@@ -275,7 +271,7 @@ void Http1Session::OnTime() {
   if (closing_ || due() > around_->now) return;
   switch (stage_) {
     case Stage::kIdle:
-      counters().timeouts_idle.Add();
+      if (!around_->draining) counters().timeouts_idle.Add();
       closing_ = true;
       return;
     case Stage::kHandling:

@@ -1,6 +1,7 @@
 #include "server/front/listener.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -168,6 +169,34 @@ absl::StatusOr<Listener> ListenUnix(const std::string& path, mode_t mode) {
       chmod(path.c_str(), mode) != 0 || listen(fd, kBacklog) != 0) {
     return SystemError(absl::StrCat(path, " could not be listened at"));
   }
+  return listener;
+}
+
+absl::StatusOr<Listener> Adopt(int fd) {
+  Descriptor socket(fd);
+  int listens = 0;
+  int kind = 0;
+  socklen_t size = sizeof listens;
+  const bool is_socket = getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 &&
+                         getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &size) == 0;
+  if (!is_socket || listens == 0 || kind != SOCK_STREAM) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the descriptor ", fd, " is no socket that listens; expected a stream socket that does"));
+  }
+  if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0 ||
+      fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+    return SystemError("The socket could not be taken over");
+  }
+  sockaddr_storage address{};
+  size = sizeof address;
+  (void)getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  std::string path;
+  if (address.ss_family == AF_UNIX) {
+    path = reinterpret_cast<const sockaddr_un*>(&address)->sun_path;
+    if (path.empty()) path = "unix";  // it has no path, or an abstract one
+  }
+  Listener listener = ListenerOf(std::move(socket), path);
+  listener.stays_open = true;
   return listener;
 }
 

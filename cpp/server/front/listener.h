@@ -21,6 +21,8 @@ struct Listener {
   std::shared_ptr<Tls> tls;  // null without TLS
   std::string unix_path;     // empty for TCP
   std::unique_ptr<NotInherited> not_inherited;
+  bool is_shared = false;   // several loops accept its connections
+  bool stays_open = false;  // another process accepts its connections too
 };
 
 // Makes `count` sockets for each address of `host`, which share the port; "" means every address.
@@ -32,6 +34,9 @@ int PortOf(const Listener& listener);
 // Replaces a path that a dead process left behind. Returns Unavailable if a process listens there,
 // or if the path is not a socket.
 absl::StatusOr<Listener> ListenUnix(const std::string& path, mode_t mode);
+
+// Takes a socket that listens already, and closes `fd` if it is none.
+absl::StatusOr<Listener> Adopt(int fd);
 
 // Options of sockets only improve them: a system that refuses one still serves.
 inline void SetOption(int fd, int level, int name, int value) {

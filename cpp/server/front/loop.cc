@@ -42,7 +42,7 @@ void Watch(int epoll, int operation, int fd, uint64_t id, uint32_t events) {
 }
 
 uint32_t EventsOf(const Listener& listener) {
-  return listener.unix_path.empty() ? EPOLLIN : EPOLLIN | EPOLLEXCLUSIVE;
+  return listener.is_shared ? EPOLLIN | EPOLLEXCLUSIVE : EPOLLIN;
 }
 
 }  // namespace
@@ -260,7 +260,7 @@ void Loop::BeginDrain() {
   if (accept_again_ == Instant::max()) PauseAccepting();
   accept_again_ = Instant::max();
   for (Listener* const listener : listeners_) {
-    if (!listener->unix_path.empty()) continue;
+    if (listener->is_shared) continue;
     listener->not_inherited = nullptr;
     listener->socket = Descriptor();
   }

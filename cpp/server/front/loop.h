@@ -22,7 +22,7 @@ namespace tidegate::server {
 
 class Loop {
  public:
-  // `listeners` belong to this loop, except listeners of Unix sockets, which all loops share.
+  // `listeners` belong to this loop, except those with `is_shared`.
   // `open` counts the connections of all loops. The loop's thread calls `on_drained`. Throws
   // std::system_error if no descriptors are left.
   Loop(const FrontOptions& options, const Routes* routes, std::vector<Listener*> listeners,

@@ -29,11 +29,12 @@ struct FrontOptions {
   int header_count = 100;
   size_t body_bytes = 1 << 20;
   // Time limits:
-  Instant::duration request_time = seconds(10);  // from a request's first byte to its last
-  Instant::duration answer_time = seconds(30);   // for a service to answer
-  Instant::duration take_time = seconds(20);     // for a client to take output
-  Instant::duration idle_time = seconds(300);    // for a connection without requests
-  Instant::duration linger_time = seconds(2);    // for a client to close after we have closed
+  Instant::duration request_time = seconds(10);    // from a request's first byte to its last
+  Instant::duration answer_time = seconds(30);     // for a service to answer
+  Instant::duration take_time = seconds(20);       // for a client to take output
+  Instant::duration idle_time = seconds(300);      // for a connection without requests
+  Instant::duration drain_idle_time = seconds(1);  // the same while the front ends
+  Instant::duration linger_time = seconds(2);      // for a client to close after we have closed
 };
 
 }  // namespace tidegate::server

@@ -2,6 +2,7 @@
 #ifndef TIDEGATE_SERVER_FRONT_SESSION_H_
 #define TIDEGATE_SERVER_FRONT_SESSION_H_
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -27,6 +28,12 @@ struct Surroundings {
   bool handled = false;  // whether a service was called since the last flush
   bool draining = false;
   std::shared_ptr<Http2Streams> http2_streams;
+
+  // For a connection without a request. A client that has just sent one would not know whether it
+  // was read, so a drain does not close such connections at once.
+  Instant::duration idle_time() const {
+    return draining ? std::min(options.idle_time, options.drain_idle_time) : options.idle_time;
+  }
 };
 
 class Session {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "limiter/convert.h"
@@ -96,6 +97,7 @@ FrontOptions OptionsFrom(const py::dict& given) {
       {"answer_seconds", into(&options.answer_time)},
       {"take_seconds", into(&options.take_time)},
       {"idle_seconds", into(&options.idle_time)},
+      {"drain_idle_seconds", into(&options.drain_idle_time)},
       {"linger_seconds", into(&options.linger_time)},
   };
   for (const auto& [key, value] : given) {
@@ -193,6 +195,13 @@ void RegisterFront(py::module_& m) {
             Check(WithoutGil([&] { return front.ListenUnix(path, mode, std::move(tls)); }));
           },
           py::arg("path"), py::kw_only(), py::arg("mode") = 0600, py::arg("tls") = nullptr)
+      .def(
+          "adopt",
+          [](Front& front, const std::vector<int>& sockets, const std::shared_ptr<Tls>& tls) {
+            Check(WithoutGil([&] { return front.Adopt(sockets, tls); }));
+          },
+          py::arg("sockets"), py::kw_only(), py::arg("tls") = nullptr)
+      .def("share_sockets", &Front::ShareSockets)
       .def(
           "route",
           [](Front& front, std::shared_ptr<RoutedService> service) {

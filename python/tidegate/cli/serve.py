@@ -22,6 +22,7 @@ __all__ = ["register"]
 log = logging.getLogger("tidegate")
 
 _DEFAULT_FILE = "tidegate.yaml"
+_SUCCEEDED = 0  # stands among the numbers of signals, of which none is 0
 
 
 def register(commands: Any) -> None:
@@ -30,7 +31,8 @@ def register(commands: Any) -> None:
         "serve",
         help="answer checks over HTTP, gRPC and Envoy's protocol",
         description="Answers checks over HTTP/1.1, HTTP/2 and gRPC, with an admin API beside. "
-        "SIGHUP reloads rules, tokens and certificates; SIGTERM lets calls in flight end.",
+        "SIGHUP reloads rules, tokens and certificates; SIGUSR2 starts a new process that takes "
+        "over; SIGTERM lets calls in flight end.",
     )
     parser.add_argument(
         "--config",
@@ -67,6 +69,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _serve_with(path: Path | None, is_check: bool) -> int:
+    from tidegate.server.inherited import inherited_sockets
     from tidegate.server.logs import set_up_logging
     from tidegate.server.service import Service
     from tidegate.server.settings import read_settings, unknown_variables
@@ -78,7 +81,7 @@ def _serve_with(path: Path | None, is_check: bool) -> int:
         log.warning("the environment variable %s is not a setting%s", name, hint)
     if is_check:
         return _check(settings)
-    return _until_signalled(Service(settings))
+    return _until_signalled(Service(settings, inherited=inherited_sockets(os.environ)))
 
 
 def _check(settings: Settings) -> int:
@@ -92,25 +95,38 @@ def _check(settings: Settings) -> int:
 
 
 def _until_signalled(service: Any) -> int:
-    signals = _signals()
+    from tidegate.cli.successor import tell_predecessor
+
+    signals, writer = _signals()
     try:
         service.start()
     except BaseException:
         service.close()
         raise
     _notify("READY=1")
+    tell_predecessor(os.environ)
     reloading = threading.Lock()
+    succession = _Succession(service, writer)
     while True:
         number = signals.recv(1)[0]
-        if number != signal.SIGHUP:
+        if number == signal.SIGUSR2:
+            succession.begin()
+        elif number == signal.SIGHUP:
+            # The thread keeps a database that does not answer from delaying SIGTERM.
+            threading.Thread(target=_reload, args=(service, reloading), daemon=True).start()
+        else:
             break
-        # The thread keeps a database that does not answer from delaying SIGTERM.
-        threading.Thread(target=_reload, args=(service, reloading), daemon=True).start()
     # A second signal means that the user does not want to wait.
     threading.Thread(target=_end_at_once, args=(signals,), daemon=True).start()
-    log.info("%s: calls in flight have %g s", signal.Signals(number).name, service.settings.drain)
-    _notify("STOPPING=1")
-    is_drained = service.stop()
+    is_succeeded = number == _SUCCEEDED
+    why = succession.told if is_succeeded else signal.Signals(number).name
+    log.info("%s: calls in flight have %g s", why, service.settings.drain)
+    if is_succeeded:
+        is_drained = service.stop(is_succeeded=True)
+    else:
+        _notify("STOPPING=1")
+        succession.give_up()
+        is_drained = service.stop()
     if not is_drained:
         log.warning("calls were in flight when the service ended")
     status = 0 if is_drained else 1
@@ -121,24 +137,68 @@ def _until_signalled(service: Any) -> int:
     return status
 
 
-def _signals() -> socket.socket:
-    """Gives the number of each signal as a byte.
+class _Succession:
+    """Starts another process, and puts _SUCCEEDED among the signals once it answers checks."""
+
+    def __init__(self, service: Any, signals: int) -> None:
+        self._service = service
+        self._signals = signals
+        self._lock = threading.Lock()
+        self._successor: Any = None
+        self.told = ""
+        """What happened, once it did."""
+
+    def begin(self) -> None:
+        """Starts a process, unless one is about to be ready."""
+        from tidegate.cli.successor import Successor
+
+        with self._lock:
+            if self._successor is not None:
+                return
+            try:
+                self._successor = Successor(self._service.sockets())
+            except OSError as error:
+                log.error("no process could be started that takes over: %s", error)
+                return
+        threading.Thread(target=self._wait, args=(self._successor,), daemon=True).start()
+
+    def _wait(self, successor: Any) -> None:
+        if successor.becomes_ready():
+            self.told = f"the process {successor.process.pid} has taken over"
+            _notify(f"MAINPID={successor.process.pid}")
+            os.write(self._signals, bytes([_SUCCEEDED]))
+            return
+        status = successor.process.wait()
+        log.error("the process that was to take over ended with status %d; this one stays", status)
+        with self._lock:
+            self._successor = None
+
+    def give_up(self) -> None:
+        """Ends a process that is not ready yet."""
+        with self._lock:
+            if self._successor is not None:
+                self._successor.process.terminate()
+
+
+def _signals() -> tuple[socket.socket, int]:
+    """Gives the number of each signal as a byte, and the descriptor by which more can be put there.
 
     A handler in Python would not do: it runs when the main thread does, which a signal does not
     wake if it comes just before that waits, or to another thread.
     """
     reader, writer = socket.socketpair()
     writer.setblocking(False)
-    signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
-    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    number = writer.detach()
+    signal.set_wakeup_fd(number, warn_on_full_buffer=False)
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
         signal.signal(each, lambda number, frame: None)
-    return reader
+    return reader, number
 
 
 def _end_at_once(signals: socket.socket) -> None:
     while True:
         number = signals.recv(1)[0]
-        if number != signal.SIGHUP:
+        if number in (signal.SIGTERM, signal.SIGINT):
             os._exit(128 + number)
 
 

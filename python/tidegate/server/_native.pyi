@@ -25,6 +25,10 @@ class Front:
     def listen(self, host: str, port: int, *, tls: Tls | None = None) -> int:
         """Returns the port."""
     def listen_unix(self, path: str, *, mode: int = 0o600, tls: Tls | None = None) -> None: ...
+    def adopt(self, sockets: Sequence[int], *, tls: Tls | None = None) -> None:
+        """Accepts at sockets of one address that listen already, and owns them from then on."""
+    def share_sockets(self) -> list[int]:
+        """The listening sockets, for a process that accepts at them too: they outlive stop()."""
     def route(self, service: Service) -> None: ...
     def start(self) -> None: ...
     def drain(self, seconds: float) -> bool:

@@ -124,9 +124,23 @@ class AdminServer:
             config.ssl = self._certificate.context
         self._server = uvicorn.Server(config)
         self._thread: threading.Thread | None = None
+        self._listener: socket.socket | None = None
 
-    def start(self, address: Address) -> tuple[str, int]:
-        """Listens and answers. Raises ConfigurationError if the address is not available."""
+    def start(self, address: Address, inherited: socket.socket | None = None) -> tuple[str, int]:
+        """Listens and answers, at `inherited` if it is given.
+
+        Raises ConfigurationError if the address is not available.
+        """
+        listener = inherited or self._listen(address)
+        self._listener = listener
+        self._thread = threading.Thread(
+            target=self._run, args=(listener,), name="tidegate admin", daemon=True
+        )
+        self._thread.start()
+        host, port = listener.getsockname()[:2]
+        return host, port
+
+    def _listen(self, address: Address) -> socket.socket:
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -139,12 +153,11 @@ class AdminServer:
                 "address"
             ) from None
         listener.listen(128)
-        self._thread = threading.Thread(
-            target=self._run, args=(listener,), name="tidegate admin", daemon=True
-        )
-        self._thread.start()
-        host, port = listener.getsockname()[:2]
-        return host, port
+        return listener
+
+    def fileno(self) -> int:
+        """The descriptor of the listening socket, after start()."""
+        return -1 if self._listener is None else self._listener.fileno()
 
     def _run(self, listener: socket.socket) -> None:
         loop = Loop(self._connections)
@@ -159,8 +172,12 @@ class AdminServer:
         if self._certificate is not None:
             self._certificate.reload()
 
+    def begin_to_stop(self) -> None:
+        """Accepts no more connections. Requests in flight have a few seconds."""
+        self._server.should_exit = True
+
     def stop(self) -> None:
         """Stops the server after waiting a few seconds for requests in flight."""
-        self._server.should_exit = True
+        self.begin_to_stop()
         if self._thread is not None:
             self._thread.join(_PATIENCE + 1)

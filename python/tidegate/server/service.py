@@ -20,6 +20,7 @@ from tidegate.server.anomalies.detector import AnomalyDetector
 from tidegate.server.anomalies.state_file import StateFile, beside_database
 from tidegate.server.certificates import CertificateWatch, files_of
 from tidegate.server.enforcement import Enforcement
+from tidegate.server.inherited import InheritedSockets
 from tidegate.server.listeners import AnomalyWatch, DecisionLog, to_history, to_violations
 from tidegate.server.native import _native
 from tidegate.server.quota_events import QuotaLog
@@ -50,11 +51,19 @@ class Service:
 
     The constructor and start() raise ConfigurationError or StorageError for settings that cannot
     work: invalid rules, a database without tables, an address in use. With `makes_tables` false,
-    the tables of the database must exist.
+    the tables of the database must exist. `inherited` are sockets at which it accepts in place of
+    addresses that it opens.
     """
 
-    def __init__(self, settings: Settings, *, makes_tables: bool = True) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        makes_tables: bool = True,
+        inherited: InheritedSockets | None = None,
+    ) -> None:
         self.settings = settings
+        self._inherited = inherited or InheritedSockets([])
         self._closing = contextlib.ExitStack()
         with contextlib.ExitStack() as closing:
             self._closing = closing
@@ -89,7 +98,7 @@ class Service:
         self._closing.callback(QuotaWatch(self.limiter, self.quota_events).close)
         checks = settings.checks
         self.recorder = _native.Recorder(settings.usage.capacity)
-        self.front = _native.Front(_front_options(checks))
+        self.front = _native.Front(_front_options(checks, settings.drain))
         self.checks = _native.CheckService(
             self.limiter._native(),
             recorder=self.recorder,
@@ -209,16 +218,13 @@ class Service:
             self.snapshots.start()
         self._tls = tls_of(checks.tls)
         try:
-            if checks.listen is not None:
-                host = checks.listen.host
-                self.address = (host, self.front.listen(host, checks.listen.port, tls=self._tls))
-            if checks.unix is not None:
-                self.front.listen_unix(os.fspath(checks.unix))
+            self._listen(checks)
         except OSError as error:
             raise ConfigurationError(
                 f"checks cannot be answered there: {error}; expected a free address"
             ) from None
         self._start_admin()
+        self._inherited.close()
         if self.settings.telemetry.enabled:
             from tidegate.server.telemetry import start_telemetry
 
@@ -240,6 +246,33 @@ class Service:
         log.info("checks are answered at %s", self._places())
         for warning in self.warnings():
             log.warning("%s", warning)
+
+    def _listen(self, checks: Checks) -> None:
+        if checks.listen is not None:
+            host, port = checks.listen.host, checks.listen.port
+            found = self._inherited.take("checks", checks.listen)
+            if found:
+                self.address = (host, found[0].getsockname()[1])
+                self.front.adopt([each.detach() for each in found], tls=self._tls)
+            else:
+                self.address = (host, self.front.listen(host, port, tls=self._tls))
+        if checks.unix is not None:
+            found = self._inherited.take("checks", checks.unix)
+            if found:
+                self.front.adopt([each.detach() for each in found])
+            else:
+                self.front.listen_unix(os.fspath(checks.unix))
+
+    def sockets(self) -> list[tuple[str, int]]:
+        """The descriptors at which the service listens, for a process that accepts at them too.
+
+        They stay as they are when this service stops, so that no connection is reset. Each comes
+        with what it is for: "checks" or "admin".
+        """
+        found = [("checks", each) for each in self.front.share_sockets()]
+        if self._admin is not None:
+            found.append(("admin", self._admin.fileno()))
+        return found
 
     def warnings(self) -> list[str]:
         """Returns settings that the operator may not have meant, though the service answers."""
@@ -291,7 +324,8 @@ class Service:
         if admin.trusted_proxies:
             app = behind_proxies(app, admin.trusted_proxies)
         self._admin = AdminServer(app, admin.tls)
-        self.admin_address = self._admin.start(listen)
+        inherited = self._inherited.take("admin", listen)
+        self.admin_address = self._admin.start(listen, inherited[0] if inherited else None)
         log.info("the admin API is at %s", _shown(*self.admin_address))
 
     def _mount_admin(self, app: Any, database: str) -> None:
@@ -309,6 +343,7 @@ class Service:
             enforcement=self.enforcement,
             on_change=self._changed,
             settings=self.settings.shown(),
+            tier_seen=self.recording.tier_of,
         )
         mount_dashboard(
             app,
@@ -397,12 +432,15 @@ class Service:
                 log.error("the certificate was not replaced: %s", error)
         return are_good
 
-    def stop(self) -> bool:
+    def stop(self, *, is_succeeded: bool = False) -> bool:
         """Accepts no more calls, waits for calls in flight, writes recorded data, and closes.
 
+        With `is_succeeded`, another process accepts at the same sockets, also of the admin port.
         Returns whether all calls were answered within `settings.drain` seconds. Writing and closing
         may take a few seconds more; data not written by then is counted, logged and dropped.
         """
+        if is_succeeded and self._admin is not None:
+            self._admin.begin_to_stop()
         self._set_ready(False)
         is_drained = bool(self.front.drain(self.settings.drain))
         self.front.stop()
@@ -441,13 +479,14 @@ def _shown(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _front_options(checks: Checks) -> dict[str, Any]:
+def _front_options(checks: Checks, drain: float) -> dict[str, Any]:
     return {
         "loops": checks.loops or len(os.sched_getaffinity(0)),
         "connections": checks.max_connections,
         "streams": checks.max_streams,
         "body_bytes": checks.max_body_bytes,
         "idle_seconds": checks.idle_timeout,
+        "drain_idle_seconds": drain / 10,
         "request_seconds": checks.request_timeout,
     }
 

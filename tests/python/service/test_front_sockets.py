@@ -89,6 +89,52 @@ def test_several_loops_share_a_port(make_front: MakeFront) -> None:
     assert served.count("connections_accepted") == 50
 
 
+@pytest.mark.parametrize(("before", "after"), [(3, 1), (1, 3), (2, 2)])
+def test_every_socket_of_another_front_is_accepted_at(before: int, after: int) -> None:
+    first, _, _ = new_front(loops=before)
+    port = first.listen("127.0.0.1", 0)
+    first.start()
+    sockets = [os.dup(number) for number in first.share_sockets()]
+    assert len(sockets) == before
+    second, _, _ = new_front(loops=after)
+    second.adopt(sockets)
+    second.start()
+    first.stop()
+    for _ in range(20):  # the system chooses a socket by the client's port
+        with RawClient(socket.create_connection(("127.0.0.1", port), timeout=30)) as client:
+            client.send(GET)
+            assert client.read_response()[0] == 200
+    assert second.stats()["connections_accepted"] == 20
+    second.stop()
+
+
+def test_a_shared_unix_socket_keeps_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "front.sock"
+    first, _, _ = new_front()
+    first.listen_unix(str(path))
+    first.start()
+    second, _, _ = new_front(loops=2)
+    second.adopt([os.dup(number) for number in first.share_sockets()])
+    first.stop()
+    second.start()
+    with unix_client(path) as client:
+        client.send(GET)
+        assert client.read_response()[1]["x-peer"] == str(path)
+    second.stop()
+
+
+def test_what_does_not_listen_is_not_taken_over() -> None:
+    front, _, _ = new_front()
+    with (
+        socket.socket() as other,
+        pytest.raises(
+            ConfigurationError,
+            match="is no socket that listens; expected a stream socket that does",
+        ),
+    ):
+        front.adopt([os.dup(other.fileno())])
+
+
 @pytest.mark.skipif(not socket.has_ipv6, reason="the system has no IPv6")
 def test_the_address_of_an_ipv6_client_is_reported() -> None:
     front, _, _ = new_front()

@@ -1,0 +1,186 @@
+"""A `tidegate serve` whose sockets another process takes over, or that systemd gave its sockets."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import check_wire as wire
+import grpc
+import httpx
+import pytest
+from polling import eventually
+from processes import running
+from serving import SETTINGS, Served
+from tidegate import ConfigurationError
+from tidegate.server.inherited import inherited_sockets
+from tidegate.server.settings import Address
+
+# A drain as long as the test: connections are closed since they had an answer, never since the
+# machine was slow.
+LONG = SETTINGS + "drain: 3600\n"
+
+
+class Callers:
+    """Threads that ask as fast as they are answered, and keep what was not answered."""
+
+    def __init__(self, served: Served) -> None:
+        self.answered = [0, 0, 0]
+        self.errors: list[object] = []
+        self._url = f"{served.checks}/v1/ratelimit/check"
+        self._end = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._ask, args=(number, ask))
+            for number, ask in enumerate([self._kept_alive, self._anew, self._grpc])
+        ]
+
+    def _ask(self, number: int, ask: Callable[[], Iterator[None]]) -> None:
+        try:
+            for _ in ask():
+                self.answered[number] += 1
+                if self._end.is_set():
+                    return
+        except Exception as error:
+            self.errors.append(error)
+
+    def _one(self, client: httpx.Client) -> None:
+        answer = client.post(self._url, json={"userId": "1", "endpoint": "/a"})
+        assert answer.status_code == 200, answer.text
+
+    def _kept_alive(self) -> Iterator[None]:
+        with httpx.Client(timeout=300) as client:
+            while True:
+                self._one(client)
+                yield
+
+    def _anew(self) -> Iterator[None]:
+        while True:
+            with httpx.Client(timeout=300) as client:
+                self._one(client)
+                yield
+
+    def _grpc(self) -> Iterator[None]:
+        with grpc.insecure_channel(self._url.split("/")[2]) as channel:
+            call = channel.unary_unary("/tidegate.v1.RateLimiter/Check", bytes, bytes)
+            ask = wire.request({"user": "1", "endpoint": "/a"})
+            while True:
+                answer = call(ask, timeout=300)
+                assert wire.CheckResponse(answer).limit == 3, answer
+                yield
+
+    def ask_more(self) -> None:
+        before = list(self.answered)
+        eventually(
+            lambda: self.errors or all(now > then + 20 for now, then in zip(self.answered, before))
+        )
+
+    def __enter__(self) -> Callers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def test_no_request_fails_while_a_process_takes_over(directory: Path) -> None:
+    served = Served(directory, LONG)
+    admin = f"{served.admin}/livez"
+    with Callers(served) as callers:
+        callers.ask_more()
+        served.process.send_signal(signal.SIGUSR2)
+        assert served.process.wait(300) == 0, served.log.read_text()
+        (successor,) = re.findall(r"the process (\d+) has taken over", served.log.read_text())
+        callers.ask_more()
+        assert httpx.get(admin, timeout=60).status_code == 200
+    os.kill(int(successor), signal.SIGKILL)
+    assert callers.errors == []
+
+
+def test_a_successor_that_cannot_start_leaves_the_service_as_it_is(served: Served) -> None:
+    url = f"{served.checks}/v1/ratelimit/check"
+    (served.directory / "rules.yaml").write_text("rules: [{id: x, limits: many}]\n")
+    served.process.send_signal(signal.SIGUSR2)
+    said = "the process that was to take over ended with status"
+    eventually(lambda: said in served.log.read_text())
+    assert httpx.post(url, json={"userId": "1", "endpoint": "/a"}, timeout=60).json()["limit"] == 3
+    assert served.end() == 0
+
+
+def test_sockets_that_systemd_opened_are_taken(directory: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("::1", 0), family=socket.AF_INET6) as two,
+    ):
+        checks, admin = one.getsockname()[1], two.getsockname()[1]
+        (directory / "tidegate.yaml").write_text(SETTINGS)
+        program = (
+            "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); "
+            "os.environ |= {'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '2'}; "
+            "os.execv(sys.executable, [sys.executable, '-m', 'tidegate', 'serve'])"
+        )
+        environment = {
+            **os.environ,
+            "TIDEGATE_CHECKS__LISTEN": f"127.0.0.1:{checks}",
+            "TIDEGATE_ADMIN__LISTEN": f"[::1]:{admin}",
+        }
+        numbers = [os.dup(one.fileno()), os.dup(two.fileno())]
+        with running(
+            [sys.executable, "-c", program, *map(str, numbers)],
+            cwd=directory,
+            env=environment,
+            pass_fds=numbers,
+        ):
+            # The connections wait in the sockets until the service has started.
+            url = f"http://127.0.0.1:{checks}/v1/ratelimit/check"
+            answer = httpx.post(url, json={"userId": "1", "endpoint": "/a"}, timeout=300)
+            assert answer.json()["limit"] == 3
+            assert httpx.get(f"http://[::1]:{admin}/livez", timeout=300).status_code == 200
+        for number in numbers:
+            os.close(number)
+
+
+def passed(*sockets: socket.socket, **environment: str) -> dict[str, str]:
+    names = ",".join(f"checks={each.detach()}" for each in sockets)
+    return {"TIDEGATE_HANDED_OVER": names, **environment}
+
+
+def test_a_socket_at_another_address_than_the_settings_say_is_not_taken() -> None:
+    """Checks need no token at a loopback address, so one at another address must not count."""
+    wide = socket.create_server(("0.0.0.0", 0))
+    port = wide.getsockname()[1]
+    found = inherited_sockets(passed(wide))
+    assert found.take("checks", Address(host="127.0.0.1", port=port)) == []
+    assert found.take("admin", Address(host="0.0.0.0", port=port)) == []
+    (taken,) = found.take("checks", Address(host="0.0.0.0", port=port))
+    taken.close()
+    found.close()
+
+
+def test_sockets_of_systemd_that_no_setting_names_are_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = socket.create_server(("127.0.0.1", 0))
+    place = re.escape(str(given.getsockname()))
+    monkeypatch.setattr("tidegate.server.inherited._FIRST_OF_SYSTEMD", given.detach())
+    found = inherited_sockets({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"})
+    with pytest.raises(
+        ConfigurationError, match=f"sockets at {place}, which no setting names; exp"
+    ):
+        found.close()
+
+
+def test_variables_of_another_process_mean_nothing() -> None:
+    environment = {"LISTEN_PID": "1", "LISTEN_FDS": "7", "LISTEN_FDNAMES": "a", "PATH": "/"}
+    inherited_sockets(environment).close()
+    assert environment == {"PATH": "/"}
+    with pytest.raises(ConfigurationError, match="expected the descriptors of sockets that listen"):
+        inherited_sockets({"TIDEGATE_HANDED_OVER": "checks=none"})
