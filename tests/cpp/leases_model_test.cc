@@ -37,11 +37,13 @@ enum class Flaw : uint8_t {
   kOneSlot,              // units count as out until the end of their slot only
   kRefundAfterReport,    // a unit that was told as spent is put back
   kLifeOfLevel,          // the key expires when its level does
+  kShortSlots,           // slots stay as they are when a longer lease is granted
 };
 
 struct Config {
   int64_t burst = 3;
-  int64_t length = 3;  // of a lease, ticks
+  int64_t length = 3;     // of a lease, ticks
+  bool has_long = false;  // there are leases of twice that, too
   size_t nodes = 2;
   size_t messages = 1;  // on their way at once
   int64_t step = 0;     // of the server's clock, once: ticks
@@ -238,17 +240,25 @@ class Checker {
       asked.nodes[i].Lose(unanswered);
     }
     for (const int64_t want : {int64_t{1}, config_.burst}) {
-      for (const int64_t ending : {int64_t{0}, config_.length * kTick}) {
+      for (const auto& [ending, length] : EndingsAndLengths()) {
         State next = asked;
         if (config_.flaw == Flaw::kRefundAfterReport) {
           next.told[i] = next.nodes[i].leases()[0].spent;
         }
-        const Question question = next.nodes[i].Ask(next.now, want, 0, ending);
+        Question question = next.nodes[i].Ask(next.now, want, 0, ending);
+        question.length_ns = length;
         next.asking[i] = question.number;
         next.messages[place] = {Message::Stage::kQuestion, i, question, {}};
         Visit(next);
       }
     }
+  }
+
+  // What a question may give back, by when a lease ends, and how long a lease it asks for.
+  std::vector<std::pair<int64_t, int64_t>> EndingsAndLengths() const {
+    const int64_t length = config_.length * kTick;
+    if (!config_.has_long) return {{0, length}, {length, length}};
+    return {{0, length}, {2 * length, length}, {0, 2 * length}, {2 * length, 2 * length}};
   }
 
   // Its leases go back with a message that nobody waits for.
@@ -268,8 +278,10 @@ class Checker {
     if (config_.flaw == Flaw::kReportsBeforeRefill) HearReports(message, &level);
     Settle(next.centre, &level);
     if (config_.flaw != Flaw::kReportsBeforeRefill) HearReports(message, &level);
-    const int64_t length = config_.length * kTick;
-    const int64_t units = leases::Grant(terms_, next.centre, message.question.want, length, &level);
+    const int64_t length = message.question.length_ns;
+    const bool is_short = config_.flaw == Flaw::kShortSlots && level.slots.out() > 0;
+    const int64_t units = leases::Grant(terms_, next.centre, message.question.want,
+                                        is_short ? level.slots.length_ns : length, &level);
     Write(level, &next);
     message.granted = {units, level.slots.end_ns, length};
     message.stage = Message::Stage::kReply;
@@ -301,7 +313,8 @@ class Checker {
   // A slot by its distance from now, in half ticks. Those that nothing counts any more are equal.
   int64_t SlotOf(const State& state, int64_t slot_ns) const {
     const int64_t since = state.centre - slot_ns;
-    const bool is_over = slot_ns == 0 || since > (2 * config_.length + 1) * kTick;
+    const int64_t longest = config_.length * (config_.has_long ? 2 : 1);
+    const bool is_over = slot_ns == 0 || since > (2 * longest + 1) * kTick;
     return is_over ? -100 : -since * 2 / kTick;
   }
   void AddReport(const State& state, const Report& report, Text* text) const {
@@ -323,6 +336,7 @@ class Checker {
     text.Add(static_cast<int64_t>(level.ahead) * 2 / kTick);
     text.Add(std::max<int64_t>(state.life, 0) / kTick);
     text.Add(level.slots.out() == 0 ? -100 : SlotOf(state, level.slots.end_ns));
+    if (config_.has_long) text.Add(level.slots.length_ns / kTick);
     text.Add(level.slots.current);
     text.Add(level.slots.previous);
     text.Add(state.strict);
@@ -349,7 +363,7 @@ class Checker {
         each.Add(message.question.number == state.asking[i] && state.asking[i] != 0);
         each.Add(message.question.number != 0);
         // When a lease that is granted now or later will end.
-        each.Add(Left(state, message.question.asked_ns + config_.length * kTick));
+        each.Add(Left(state, message.question.asked_ns + message.question.length_ns));
         if (message.stage == Message::Stage::kQuestion) {
           each.Add(message.question.want);
           for (const Report& report : message.question.reports) AddReport(state, report, &each);
@@ -401,6 +415,11 @@ TEST(LeasesModelTest, NorOneOfFourUnits) {
   EXPECT_EQ(Worst({.burst = 4, .length = 3, .nodes = 1, .messages = 1}), 0);
 }
 
+TEST(LeasesModelTest, NorOneOfLeasesOfTwoLengths) {
+  EXPECT_EQ(Worst({.burst = 2, .length = 1, .has_long = true, .puts_back = false}), 0);
+  EXPECT_EQ(Worst({.burst = 3, .length = 2, .has_long = true, .nodes = 1}), 0);
+}
+
 class LeasesStepTest : public ::testing::TestWithParam<int> {};
 TEST_P(LeasesStepTest, AStepForwardOfTheServersClockAdmitsNoMoreThanItRefills) {
   const int64_t step = GetParam();
@@ -425,6 +444,8 @@ TEST_P(LeasesFlawTest, IsNoticed) {
   // Just as much as it takes, since there are many states before the one that shows it.
   if (flaw == Flaw::kEndFromReply) config.burst = 2;
   if (flaw == Flaw::kOneSlot) config.nodes = 1;
+  if (flaw == Flaw::kShortSlots)
+    config = {.burst = 3, .length = 3, .has_long = true, .nodes = 1, .flaw = flaw};
   config.puts_back = flaw == Flaw::kRefundAfterReport;
   EXPECT_LT(Worst(config), 0);
 }
@@ -432,7 +453,7 @@ INSTANTIATE_TEST_SUITE_P(Mistakes, LeasesFlawTest,
                          ::testing::Values(Flaw::kEndFromReply, Flaw::kNoCap,
                                            Flaw::kReportsBeforeRefill, Flaw::kLateGiveBack,
                                            Flaw::kOneSlot, Flaw::kRefundAfterReport,
-                                           Flaw::kLifeOfLevel));
+                                           Flaw::kLifeOfLevel, Flaw::kShortSlots));
 
 }  // namespace
 }  // namespace tidegate::leases

@@ -230,9 +230,29 @@ class KeeperTest : public ::testing::Test {
 
 TEST_F(KeeperTest, AKeyThatIsNotHotIsLeftAlone) {
   for (int i = 0; i < 20; ++i) {
-    now_ += kLease;
+    now_ += 2 * kLease;
     EXPECT_EQ(keeper_.Hit(now_, 1), Course::kStrict);
   }
+}
+
+TEST_F(KeeperTest, LeasesAreTwiceAsLongWhereCallsAreFew) {
+  const auto ask_after = [&](int calls, int in_one_lease) {
+    for (int i = 0; i < calls; ++i) {
+      now_ += kLease / in_one_lease;
+      (void)keeper_.Hit(now_, 1);
+    }
+    const Question question = keeper_.Ask(now_);
+    keeper_.Lose(question, now_);
+    return question;
+  };
+  const Question few = ask_after(40, 4);
+  EXPECT_EQ(few.length_ns, 2 * kLease);
+  EXPECT_GE(few.want, 7);
+  EXPECT_EQ(ask_after(100, 12).length_ns, 2 * kLease) << "not at once another length";
+  const Question many = ask_after(100, 20);
+  EXPECT_EQ(many.length_ns, kLease);
+  EXPECT_GE(many.want, 18);
+  EXPECT_EQ(ask_after(100, 12).length_ns, kLease);
 }
 
 TEST_F(KeeperTest, AHotKeyAsksOnceAndThenSpends) {
@@ -279,7 +299,7 @@ TEST_F(KeeperTest, WantsMoreWhileOthersHaveEnough) {
   const int64_t some = keeper_.Ask(now_).want;
   EXPECT_EQ(some, first.want);
   Answer(keeper_.Ask(now_), 0, /*room=*/800);
-  EXPECT_GT(keeper_.Ask(now_).want, some * 4 / 3);
+  EXPECT_GT(keeper_.Ask(now_).want, some * 5 / 4);
 }
 
 TEST_F(KeeperTest, ARefusalHoldsForCallsOfItsCostAndMore) {

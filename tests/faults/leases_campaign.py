@@ -8,7 +8,7 @@ them at once just before they end, or a second later. Meanwhile they are killed 
 are lost after the server has executed their commands, connections are cut, scripts are forgotten,
 and the server's clock is set forward and back. Then every interval is checked: the calls that lie
 within it are at most burst + rate * its length, and min(rate * step, burst) for each step forward
-in it or within one lease before it. Exits with 1 if one has more.
+in it or within two leases before it. Exits with 1 if one has more.
 
 With `--broken` a rule that leases rest on is broken from outside, without other faults, and the
 program exits with 1 if no interval shows that: `late` has the clock of nodes go slow, so that
@@ -211,7 +211,7 @@ class Campaign:
         self.ahead += by
         before = time.monotonic()
         self.clock.be_ahead(int(self.ahead * 1e9))
-        self.steps.append(Step(before, time.monotonic() + LEASE, max(0, min(RATE * by, BURST))))
+        self.steps.append(Step(before, time.monotonic() + 2 * LEASE, max(0, min(RATE * by, BURST))))
 
     def _break(self, now: float) -> None:
         number, phase = divmod(now, PERIOD)

@@ -18,7 +18,7 @@ TOO_SMALL = "its burst is 10; expected 20 to 1099511627776"
 def test_a_limiter_tells_how_its_limits_are_leased(server: RedisServer) -> None:
     (leasing,) = tg.Limiter("2000/second", storage=server.uri(f"{LEASED}&lease=0.1")).leasing
     assert (str(leasing.limit), leasing.seconds, leasing.why) == ("2000/second", 0.1, "")
-    assert str(leasing) == "leased for at most 100 ms"
+    assert str(leasing) == "leased for 100 ms, twice that for few calls"
     # No longer than a quarter of the burst takes to come back.
     (leasing,) = tg.Limiter("1000/second burst 200", storage=server.uri(LEASED)).leasing
     assert leasing.seconds == 0.05
@@ -67,7 +67,7 @@ def test_the_command_explains_it_too(
     file.write_text(json.dumps(RULES))
     command = ["rules", "explain", str(file), "--user", "1", "--endpoint", "/x", "--storage"]
     assert main([*command, server.uri(LEASED)]) == 0
-    assert "        leased for at most 200 ms\n" in capsys.readouterr().out
+    assert "        leased for 200 ms, twice that for few calls\n" in capsys.readouterr().out
     assert main([*command, server.uri(PATIENT)]) == 0
     assert "lease" not in capsys.readouterr().out
 
@@ -82,7 +82,7 @@ def test_the_doctor_tells_it_of_each_limit(
         (each["level"], each["text"]) for each in report["findings"] if each["topic"] == "leases"
     ]
     assert found == [
-        ("ok", "2000/second (token-bucket): leased for at most 200 ms"),
+        ("ok", "2000/second (token-bucket): leased for 200 ms, twice that for few calls"),
         ("note", f"10/second (token-bucket): asked for each call: {TOO_SMALL}"),
     ]
     assert [each["seconds"] for each in report["leases"]] == [0.2, 0]

@@ -103,6 +103,7 @@ bool Demand::Count(int64_t now_ns, int64_t units, int64_t length_ns) {
     const double share = std::min(static_cast<double>(passed) / lease, 1.0);
     const double rate = static_cast<double>(recent_) * lease / static_cast<double>(passed);
     average_ += share * (rate - average_);
+    if (passed >= 2 * length_ns) begun_ns_ = now_ns;
     recent_ = 0;
     since_ns_ = now_ns;
   }
@@ -118,21 +119,31 @@ double Demand::InOneLease(int64_t now_ns, int64_t length_ns) const {
   return std::max(average_, now);
 }
 
+double Demand::Guess(int64_t now_ns, int64_t length_ns) const {
+  const double passed = static_cast<double>(std::max<int64_t>(now_ns - since_ns_, 1));
+  const double now = static_cast<double>(recent_ - 1) * static_cast<double>(length_ns) / passed;
+  return std::max(average_, now);
+}
+
 namespace {
 
 // Of a lease's length.
 constexpr double kWanted = 0.9;
-// If others have enough.
-constexpr double kWantedOfMany = 1.3;
+// If others have enough: so many deviations more.
+constexpr double kMore = 2;
 // If the centre has room for so many leases like this one, there are enough for many nodes.
 constexpr double kManyLeases = 16;
-constexpr double kWantedOfRich = 1.0;
+constexpr double kMoreOfRich = 1;
 // How long a node waits before it asks a centre that has next to nothing again, of a quarter of a
 // lease, and up to one quarter more.
 constexpr double kDryPause = 0.6;
 // If others have enough, only as long as a few questions take, and this at least.
 constexpr double kEnding = 0.06;
 constexpr double kLongestEnding = 0.15;
+// Of a key with fewer units in a lease, leases are twice as long.
+constexpr double kFewCalls = 8;
+// Until it has more than these.
+constexpr double kManyCalls = 16;
 // Leasing fewer units than that costs more than it saves.
 constexpr double kLeastDemand = 2;
 
@@ -149,14 +160,26 @@ void Keeper::SetLowWater(int64_t now_ns) {
   low_water_ = static_cast<int64_t>(std::min(units, 1e15));
 }
 
+int64_t Keeper::Length(int64_t now_ns) const {
+  const double demand = demand_.IsSteady(now_ns, length_ns_)
+                            ? demand_.InOneLease(now_ns, length_ns_)
+                            : demand_.Guess(now_ns, length_ns_);
+  return demand < (is_long_ ? kManyCalls : kFewCalls) ? 2 * length_ns_ : length_ns_;
+}
+
 int64_t Keeper::Want(int64_t now_ns) const {
   // A grant of a trip longer than half a lease is dead on arrival.
   if (trip_ns_ > length_ns_ / 2) return 0;
-  const double demand = demand_.InOneLease(now_ns, length_ns_);
+  double demand = demand_.InOneLease(now_ns, length_ns_);
+  if (Length(now_ns) > length_ns_) demand *= 2;
   if (demand < kLeastDemand) return 0;
   const double most = 1LL << 40;  // as much as a value has room for
-  const double share = is_full_ ? kWantedOfMany : is_rich_ ? kWantedOfRich : kWanted;
-  return static_cast<int64_t>(std::ceil(std::min(share * demand, most)));
+  // Calls come by chance; where there are enough units, a lease has some for more than usual.
+  const double deviation = std::sqrt(demand);
+  const double want = is_full_   ? demand + kMore * deviation
+                      : is_rich_ ? demand + kMoreOfRich * deviation
+                                 : kWanted * demand;
+  return static_cast<int64_t>(std::ceil(std::min(want, most)));
 }
 
 int64_t Keeper::Ending() const {
@@ -220,7 +243,10 @@ Keeper::Course Keeper::Peek(int64_t now_ns, int64_t cost) const {
 Question Keeper::Ask(int64_t now_ns) {
   // Calls that come before the answer would find as little.
   if (is_dry_) HoldUntil(now_ns + length_ns_ / 8);
-  return holding_.Ask(now_ns, Want(now_ns), low_water_, ending_ns_);
+  Question question = holding_.Ask(now_ns, Want(now_ns), low_water_, ending_ns_);
+  question.length_ns = Length(now_ns);
+  is_long_ = question.length_ns > length_ns_;
+  return question;
 }
 
 void Keeper::Hear(const Question& question, int64_t now_ns, const Heard& heard) {

@@ -31,6 +31,7 @@ struct Question {
   uint64_t number = 0;  // 0: none was asked
   int64_t asked_ns = 0;
   int64_t want = 0;
+  int64_t length_ns = 0;  // of the lease that it asks for
   std::array<Report, 2> reports;
 };
 
@@ -90,8 +91,13 @@ class Demand {
   bool Count(int64_t now_ns, int64_t units, int64_t length_ns);
   // Units in one lease.
   double InOneLease(int64_t now_ns, int64_t length_ns) const;
+  // The same, however short the time since the first calls.
+  double Guess(int64_t now_ns, int64_t length_ns) const;
+  // Whether calls have come for a lease by now, without a pause of two.
+  bool IsSteady(int64_t now_ns, int64_t length_ns) const { return now_ns - begun_ns_ >= length_ns; }
 
  private:
+  int64_t begun_ns_ = 0;
   double average_ = 0;  // units a lease
   int64_t recent_ = 0;  // units since since_ns_
   int64_t since_ns_ = 0;
@@ -153,6 +159,8 @@ class Keeper {
   std::array<Report, 2> GiveUp() { return holding_.GiveUp(); }
 
  private:
+  // How long a lease the next question asks for, and of how many units.
+  int64_t Length(int64_t now_ns) const;
   int64_t Want(int64_t now_ns) const;
   int64_t Ending() const;
   void Count(int64_t now_ns, int64_t cost);
@@ -168,6 +176,7 @@ class Keeper {
   int64_t hold_ns_ = 0;
   int64_t hold_cost_ = 0;
   int64_t next_ask_ns_ = 0;
+  bool is_long_ = false;   // the last question asked for a lease of twice the length
   bool is_dry_ = false;    // the centre had next to nothing left
   bool is_full_ = false;   // it had most of its units left
   bool is_rich_ = false;   // it had enough for many leases like this one

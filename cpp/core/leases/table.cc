@@ -389,9 +389,9 @@ void Table::Hear(const Asking& asking, const Heard& heard) {
   if (heard.window.has_value()) {
     const int64_t left_ns = heard.window->end_ns - heard.now_ns;
     told.granted = {heard.granted, heard.window->end_ns,
-                    std::min(entry.leasing->length_ns, left_ns)};
+                    std::min(asking.question.length_ns, left_ns)};
   } else {
-    told.granted = {heard.granted, heard.level.slots.end_ns, entry.leasing->length_ns};
+    told.granted = {heard.granted, heard.level.slots.end_ns, asking.question.length_ns};
   }
   told.allowed = heard.allowed;
   told.cost = heard.cost;

@@ -20,14 +20,14 @@ class Leasing(NamedTuple):
 
     limit: Limit
     seconds: float
-    """For how long at most; 0 if the storage decides of each call."""
+    """For how long, twice that where calls are few; 0 if the storage decides of each call."""
     why: str
     """Why it does; empty if units are leased."""
 
     def __str__(self) -> str:
         if self.why:
             return f"asked for each call: {self.why}"
-        return f"leased for at most {self.seconds * 1000:g} ms"
+        return f"leased for {self.seconds * 1000:g} ms, twice that for few calls"
 
 
 def leasing_of(storage: Store, limits: Sequence[Limit]) -> tuple[Leasing, ...]:

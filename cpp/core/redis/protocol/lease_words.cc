@@ -34,9 +34,8 @@ bool IsLease(const Request& request) {
 void AppendQuestion(Words* words, const Request& request, const Charge& charge) {
   const auto& asking = request.askings[static_cast<size_t>(&charge - request.plan.data())];
   const leases::Question question = asking == nullptr ? leases::Question() : asking->question;
-  const bool asks = asking != nullptr && asking->leasing != nullptr;
   words->Add(question.want);
-  words->Add(asks ? asking->leasing->length_ns / kMicrosecondNs : 0);
+  words->Add(question.length_ns / kMicrosecondNs);
   for (const leases::Report& report : question.reports) {
     words->Add(report.slot_ns / kMicrosecondNs);
     words->Add(report.spent);

@@ -258,7 +258,7 @@ absl::Status RedisStore::HearLease(const leases::Asking& asking, const Charge& c
   }
   leases::ChargeUnits(terms, charge.cost, &heard.level);
   const int64_t granted = leases::Grant(terms, answer.now_ns, asking.question.want,
-                                        asking.leasing->length_ns, &heard.level);
+                                        asking.question.length_ns, &heard.level);
   if (level.has_value() && granted != heard.granted) return GrantedDifferently(asking, &table);
   table.Hear(asking, heard);
   return absl::OkStatus();
