@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from types import MappingProxyType
 
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 
@@ -36,10 +37,7 @@ class UsageCost:
     thread-safe.
     """
 
-    __slots__ = ("_scaled", "weights")
-
-    weights: Mapping[str, Decimal]
-    """The weight of each field."""
+    __slots__ = ("_scaled", "_weights")
 
     def __init__(self, weights: Mapping[str, Weight]) -> None:
         if not hasattr(weights, "items"):
@@ -59,8 +57,13 @@ class UsageCost:
             raise ConfigurationError(
                 f"the weights are {_shown(weights)}; expected at least one above 0"
             )
-        self.weights = found
+        self._weights = found
         self._scaled = {name: int(Fraction(weight) * _SCALE) for name, weight in found.items()}
+
+    @property
+    def weights(self) -> Mapping[str, Decimal]:
+        """The weight of each field."""
+        return MappingProxyType(self._weights)
 
     def units(self, usage: Mapping[str, int]) -> int:
         """Returns what `usage` costs, in whole units.
@@ -120,10 +123,10 @@ class UsageCost:
         return hash(frozenset(self._scaled.items()))
 
     def __reduce__(self) -> Any:
-        return UsageCost, (self.weights,)
+        return UsageCost, (self._weights,)
 
     def __repr__(self) -> str:
-        weights = ", ".join(f"{name!r}: {weight}" for name, weight in self.weights.items())
+        weights = ", ".join(f"{name!r}: {weight}" for name, weight in self._weights.items())
         return f"UsageCost({{{weights}}})"
 
 
