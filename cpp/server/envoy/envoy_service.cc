@@ -8,6 +8,15 @@
 #include "server/envoy/wire_codec.h"
 
 namespace tidegate::server::envoy {
+namespace {
+
+// A page of any site may send a form or a text without asking first, and a browser says so.
+bool IsOfWebPage(const Request& request) {
+  return request.header("origin").data() != nullptr &&
+         !request.header("content-type").starts_with("application/json");
+}
+
+}  // namespace
 
 EnvoyService::EnvoyService(std::shared_ptr<Store> store, std::shared_ptr<Clock> clock,
                            std::string scope, const ServiceOptions& options,
@@ -52,6 +61,12 @@ bool EnvoyService::Handle(const Request& request, Answer* answer, const Later& l
     answer->http_status = 405;
     answer->headers.emplace_back("allow", "POST");
     answer->body = WriteJsonError("the method is not accepted; expected POST");
+    return true;
+  }
+  if (encoding == Encoding::kJson && IsOfWebPage(request)) {
+    answer->http_status = 415;
+    answer->body = WriteJsonError(
+        "the request is of a web page and its content type is another; expected application/json");
     return true;
   }
   RateLimitRequest parsed;

@@ -51,6 +51,9 @@ void AddStatus(Http2Stream* stream, Fields* fields) {
 
 void Http2Session::OnHeaders(Http2Stream* stream) {
   if (stream->crowded) {
+    // The content type may be among what was left out.
+    const Routes::Grpc called = around_->routes->FindGrpc(stream->Text(stream->target));
+    stream->is_grpc = called.service != nullptr || called.streaming != nullptr;
     Fail(stream, 431, "the headers are too many or too long; expected fewer or shorter ones");
     return;
   }

@@ -46,7 +46,13 @@ absl::StatusOr<Tls::Context> Tls::Make(const TlsFiles& files) {
   Context context(SSL_CTX_new(TLS_server_method()));
   if (context == nullptr) return absl::ResourceExhaustedError("OpenSSL made no context");
   SSL_CTX* const raw = context.get();
-  SSL_CTX_set_min_proto_version(raw, TLS1_2_VERSION);
+  SSL_CTX_set_min_proto_version(raw, files.only_1_3 ? TLS1_3_VERSION : TLS1_2_VERSION);
+  if (SSL_CTX_set_cipher_list(raw, files.ciphers.c_str()) != 1) {
+    ERR_clear_error();
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ciphers are \"", files.ciphers,
+                     "\"; expected names that OpenSSL knows, such as \"ECDHE+AESGCM\""));
+  }
   SSL_CTX_set_options(
       raw, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
   SSL_CTX_set_mode(raw, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |

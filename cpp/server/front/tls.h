@@ -1,4 +1,4 @@
-// TLS 1.2 and newer. Certificates can be replaced while connections are open.
+// TLS 1.2 and 1.3. Certificates can be replaced while connections are open.
 #ifndef TIDEGATE_SERVER_FRONT_TLS_H_
 #define TIDEGATE_SERVER_FRONT_TLS_H_
 
@@ -13,11 +13,15 @@
 
 namespace tidegate::server {
 
-// Paths of files in PEM.
+// Paths of files in PEM, and what is spoken.
 struct TlsFiles {
   std::string certificate;  // with its chain up to an authority
   std::string key;
   std::string client_authorities;  // clients need a certificate of these; if empty, none is needed
+  bool only_1_3 = false;           // refuses TLS 1.2
+  // Of TLS 1.2, in OpenSSL's form. Those with forward secrecy and authenticated encryption: none
+  // has CBC or SHA-1.
+  std::string ciphers = "ECDHE+AESGCM:ECDHE+CHACHA20";
 };
 
 // Thread-safe.

@@ -152,10 +152,18 @@ py::dict StatsOf(const Front& front) {
 void RegisterTls(py::module_& m) {
   py::class_<Tls, std::shared_ptr<Tls>>(m, "Tls", "A certificate, from files in PEM.")
       .def(py::init([](const std::string& certificate, const std::string& key,
-                       const std::optional<std::string>& client_ca) {
-             return Value(Tls::Load({certificate, key, client_ca.value_or("")}));
+                       const std::optional<std::string>& client_ca, bool only_1_3,
+                       const std::optional<std::string>& ciphers) {
+             server::TlsFiles files;
+             files.certificate = certificate;
+             files.key = key;
+             files.client_authorities = client_ca.value_or("");
+             files.only_1_3 = only_1_3;
+             if (ciphers.has_value()) files.ciphers = *ciphers;
+             return Value(Tls::Load(files));
            }),
-           py::arg("certificate"), py::arg("key"), py::arg("client_ca") = py::none())
+           py::arg("certificate"), py::arg("key"), py::arg("client_ca") = py::none(), py::kw_only(),
+           py::arg("only_1_3") = false, py::arg("ciphers") = py::none())
       .def("reload", [](Tls& tls) { Check(WithoutGil([&] { return tls.Reload(); })); });
 }
 

@@ -80,12 +80,16 @@ class _Refused(NamedTuple):
 
 class _Examination:
     def __init__(self, storage: str, prefix: str | None, samples: int) -> None:
+        wrong = ConfigurationError(
+            f"the storage is {without_password(storage)!r}; expected the URI of a Redis, "
+            "such as redis://HOST:PORT/DB"
+        )
         if not storage.lower().startswith(("redis", "valkey")) or "://" not in storage:
-            raise ConfigurationError(
-                f"the storage is {without_password(storage)!r}; expected the URI of a Redis, "
-                "such as redis://HOST:PORT/DB"
-            )
-        uri = urlsplit(storage)
+            raise wrong
+        try:
+            uri = urlsplit(storage)
+        except ValueError:  # whose text has the password
+            raise wrong from None
         options = parse_qsl(uri.query, keep_blank_values=True)
         given = dict(options)
         self.timeout = (

@@ -11,7 +11,15 @@ _Headers = Sequence[tuple[str, str]]
 class Tls:
     """A certificate from PEM files."""
 
-    def __init__(self, certificate: str, key: str, client_ca: str | None = None) -> None: ...
+    def __init__(
+        self,
+        certificate: str,
+        key: str,
+        client_ca: str | None = None,
+        *,
+        only_1_3: bool = False,
+        ciphers: str | None = None,
+    ) -> None: ...
     def reload(self) -> None:
         """Reads the files again, for new connections. After an error the old certificate stays."""
 

@@ -39,6 +39,15 @@ class Certificate:
 
 def _context(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    is_1_3 = tls.minimum == "1.3"
+    context.minimum_version = ssl.TLSVersion.TLSv1_3 if is_1_3 else ssl.TLSVersion.TLSv1_2
+    try:
+        context.set_ciphers(tls.ciphers)
+    except ssl.SSLError:
+        raise ConfigurationError(
+            f"admin.tls.ciphers is {tls.ciphers!r:.200}; expected names that OpenSSL knows, such "
+            "as 'ECDHE+AESGCM'"
+        ) from None
     try:
         context.load_cert_chain(tls.certificate, tls.key)
         if tls.client_ca is not None:

@@ -496,4 +496,10 @@ def tls_of(tls: Tls | None) -> Any:
     if tls is None:
         return None
     client_ca = None if tls.client_ca is None else os.fspath(tls.client_ca)
-    return _native.Tls(os.fspath(tls.certificate), os.fspath(tls.key), client_ca=client_ca)
+    return _native.Tls(
+        os.fspath(tls.certificate),
+        os.fspath(tls.key),
+        client_ca,
+        only_1_3=tls.minimum == "1.3",
+        ciphers=tls.ciphers,
+    )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, get_args, g
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StrictBool,
@@ -42,6 +43,8 @@ _FILES = (
     ("envoy", "config"),
     *((part, "tls", name) for part in ("checks", "admin") for name in _TLS_FILES),
 )
+# With forward secrecy and authenticated encryption: none has CBC or SHA-1.
+DEFAULT_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _PORT = Annotated[int, Field(ge=0, le=65535)]
 _SECONDS = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -93,6 +96,13 @@ class Tls(_Part):
         default=None,
         description="PEM of the authorities whose clients are accepted. Without it clients need no "
         "certificate.",
+    )
+    minimum: Annotated[Literal["1.2", "1.3"], BeforeValidator(str)] = Field(
+        default="1.2", description="The least version of TLS that is spoken."
+    )
+    ciphers: str = Field(
+        default=DEFAULT_CIPHERS,
+        description="The ciphers of TLS 1.2, as OpenSSL writes them; those of TLS 1.3 are fixed.",
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 import tidegate as tg
 from tidegate import keys, rate_limit
 from tidegate.asgi import RateLimitMiddleware
+from tidegate.cli.doctor_checks import examine
 from tidegate.fastapi import RateLimit
 
 
@@ -66,6 +67,33 @@ def test_the_message(call, where, given, expected):
     assert given in message
     assert expected in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "redis//:SECRET@host",
+        "redis:/:SECRET@host:6379",
+        "redis :// :SECRET@host",
+        "redis:u:SECRET@host",
+        "u:SECRET@host:6379",
+        "redis://:SECRET\uff03@host",
+        "redis://u:SECRET\uff20host",
+        "redis://u:SEC/RET\uff20host",
+        "redis://u:x?SECRET@host",
+        "redis://u:SECRET@[::1",
+        "redis://u:SECRET@host:99999",
+        "mongo://host/?password=SE@CRET",
+    ],
+)
+def test_no_error_of_a_malformed_uri_shows_its_password(uri):
+    with pytest.raises(tg.ConfigurationError) as limited:
+        tg.Limiter("1/s", storage=uri)
+    with pytest.raises(tg.ConfigurationError) as examined:
+        examine(uri)
+    for error in (limited, examined):
+        assert not any(part in str(error.value) for part in ("SEC", "RET", "SE@", "CRET"))
+        assert error.value.__suppress_context__ or error.value.__context__ is None
 
 
 def test_a_password_that_could_be_a_database_is_not_shown():

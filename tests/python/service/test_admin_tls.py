@@ -12,6 +12,9 @@ import pytest
 import trustme
 from polling import eventually
 from serving import SETTINGS, Served
+from tidegate import ConfigurationError
+from tidegate.server.admin_tls import Certificate
+from tidegate.server.settings import Tls
 
 
 class Files:
@@ -87,6 +90,21 @@ def test_a_reload_uses_the_new_certificate_and_keeps_the_old_one_if_that_is_inva
     served.logged("the service keeps a certificate of before; all else was read again")
     served.logged("the certificate was not replaced: admin.tls has admin.pem, admin.key")
     assert certificate_of(served, files, files.authority) == second
+
+
+def test_the_admin_port_has_the_version_and_the_ciphers_of_the_settings(files: Files) -> None:
+    def context(**more: object) -> ssl.SSLContext:
+        given = {"certificate": files.certificate, "key": files.key, **more}
+        return Certificate(Tls.model_validate(given)).context
+
+    usual = context()
+    assert usual.minimum_version == ssl.TLSVersion.TLSv1_2
+    old = [each for each in usual.get_ciphers() if each["protocol"] == "TLSv1.2"]
+    assert old
+    assert all(each["aead"] for each in old)
+    assert context(minimum="1.3").minimum_version == ssl.TLSVersion.TLSv1_3
+    with pytest.raises(ConfigurationError, match="ciphers is 'none'; expected names"):
+        context(ciphers="none")
 
 
 def test_a_reload_replaces_the_authorities_of_clients(served: Served, files: Files) -> None:

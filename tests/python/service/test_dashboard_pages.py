@@ -13,6 +13,7 @@ from admin_client import Clock, add_api_rule
 from dashboard_client import HOSTILE, DashboardService, row
 from tidegate import __version__
 from tidegate.rules.file import RuleFile
+from tidegate.server.dashboard.live import seconds_of
 from tidegate.server.state import ServiceState
 
 PAGES = ("/", "/keys", "/key", "/rules", "/shadow", "/anomalies", "/requests", "/usage", "/quotas")
@@ -263,6 +264,28 @@ def test_usage_is_shown_as_a_chart_a_table_and_a_file(dashboard: DashboardServic
     assert table.headers["content-type"].startswith("text/csv")
     lines = table.text.splitlines()
     assert (len(lines), lines[-1]) == (31, "'=1+1,2026-01-31T00:00:00+00:00,1234,6")
+
+
+def test_names_with_invisible_characters_are_told_apart(dashboard: DashboardService) -> None:
+    disguised = "user\u202e24\u200b\x1b"
+    dashboard.record(row(disguised, refused=5, rule="api"), row("user42", refused=1, rule="api"))
+    browser = dashboard.browser()
+    for html in (browser.get("/keys").text, browser.get("/live/keys").json()["parts"]["callers"]):
+        assert r"user\u202e24\u200b\x1b" in html
+        assert not set(disguised[4:]) & set(html) - set("24")
+        assert "user%E2%80%AE24%E2%80%8B%1B" in html, "the link is to the caller itself"
+    page = browser.get("/usage?user=%E2%80%AEx").text
+    assert r">\u202ex<" in page.replace("Usage of ", ">")
+    assert 'value="\u202ex"' in page, "the form is about the caller itself"
+
+
+def test_the_second_that_has_not_ended_is_not_drawn(dashboard: DashboardService) -> None:
+    for ago in range(1, 4):
+        dashboard.record(row("42", allowed=7), ago=float(ago))
+    now = dashboard.clock().timestamp()
+    for part in (0.0, 0.3, 0.999):
+        allowed = [each.allowed for each in seconds_of(dashboard.recent, now + part)]
+        assert (len(allowed), allowed[-4:]) == (300, [0, 7, 7, 7])
 
 
 def test_a_caller_links_to_the_requests_that_were_refused_most(

@@ -448,6 +448,23 @@ def test_adding_or_removing_a_file_makes_a_new_version(tmp_path: Path) -> None:
     assert source.current.domains == ["b"]
 
 
+def test_a_page_of_another_site_asks_nothing(tmp_path: Path) -> None:
+    """A browser sends a text or a form to any address, also to a port of the loopback."""
+    service = in_force(tmp_path, MESSAGING)
+    body = json.dumps({"domain": "messaging", "descriptors": [{"entries": [{"key": "to_number"}]}]})
+    page = ("origin", "https://site.example")
+
+    def status(*headers: tuple[str, str]) -> int:
+        found: int = call(service.native, "POST", "/json", headers, body.encode())[0]
+        return found
+
+    assert status() == 200
+    assert status(("content-type", "application/x-www-form-urlencoded")) == 200
+    assert status(page, ("content-type", "application/json")) == 200
+    assert status(page, ("content-type", "text/plain;application/json")) == 415
+    assert status(page) == 415
+
+
 def test_stats_count_requests_of_each_kind(tmp_path: Path) -> None:
     service = in_force(tmp_path, MESSAGING)
     service.ask({"to_number": "1"}, domain="messaging")

@@ -219,3 +219,12 @@ def test_reflection_can_be_switched_off(make_front: MakeFront) -> None:
     served = make_front(reflection=False)
     with http2_client(served) as client:
         assert client.answer(client.request(V1, b"", headers=GRPC))[0]["grpc-status"] == "12"
+
+
+def test_a_call_with_too_many_headers_has_a_status_of_grpc(make_front: MakeFront) -> None:
+    with http2_client(make_front(header_bytes=2000)) as client:
+        for more in ((("x", "y"),) * 150, (("x", "y" * 2000),)):
+            # The content type may be left out too.
+            for headers in ((*GRPC, *more), (*more, *GRPC)):
+                answer, _ = client.answer(client.request(ECHO, b"\0\0\0\0\0", headers=headers))
+                assert (answer[":status"], answer["grpc-status"]) == ("200", "8")

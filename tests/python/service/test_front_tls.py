@@ -99,6 +99,43 @@ def test_tls_before_1_2_is_refused(files: Files) -> None:
     served.front.stop()
 
 
+def test_the_default_ciphers_of_tls_1_2_have_neither_cbc_nor_sha_1(files: Files) -> None:
+    served = serve(_native.Tls(str(files.certificate), str(files.key)))
+
+    def cipher(wanted: str) -> str:
+        context = files.client_context()
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        context.set_ciphers(wanted)
+        with wrapped(served, context) as sock:
+            used = sock.cipher()
+            assert used is not None
+            return used[0]
+
+    assert "GCM" in cipher("ALL")
+    for refused in ("ECDHE+AES+SHA1", "ECDHE+AES+SHA256:!AESGCM", "AES128-GCM-SHA256"):
+        with pytest.raises((ssl.SSLError, OSError)):
+            cipher(refused)
+    served.front.stop()
+
+
+def test_tls_1_2_can_be_refused_and_ciphers_chosen(files: Files) -> None:
+    pair = str(files.certificate), str(files.key)
+    newest = serve(_native.Tls(*pair, only_1_3=True))
+    old = files.client_context()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises((ssl.SSLError, OSError)):
+        wrapped(newest, old)
+    with wrapped(newest, files.client_context()) as sock:
+        assert sock.version() == "TLSv1.3"
+    newest.front.stop()
+    chosen = serve(_native.Tls(*pair, ciphers="ECDHE+CHACHA20"))
+    with wrapped(chosen, old) as sock:
+        assert "CHACHA20" in str(sock.cipher())
+    chosen.front.stop()
+    with pytest.raises(ConfigurationError, match='the ciphers are "none"; expected names that'):
+        _native.Tls(*pair, ciphers="none")
+
+
 def test_clients_need_a_certificate_if_authorities_are_set(files: Files, tmp_path: Path) -> None:
     clients = trustme.CA()
     trust = tmp_path / "clients.pem"

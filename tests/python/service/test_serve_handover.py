@@ -77,7 +77,8 @@ class Callers:
     def ask_more(self) -> None:
         before = list(self.answered)
         eventually(
-            lambda: self.errors or all(now > then + 20 for now, then in zip(self.answered, before))
+            lambda: self.errors or all(now > then + 9 for now, then in zip(self.answered, before)),
+            120,
         )
 
     def __enter__(self) -> Callers:
@@ -110,7 +111,7 @@ def test_a_successor_that_cannot_start_leaves_the_service_as_it_is(served: Serve
     (served.directory / "rules.yaml").write_text("rules: [{id: x, limits: many}]\n")
     served.process.send_signal(signal.SIGUSR2)
     said = "the process that was to take over ended with status"
-    eventually(lambda: said in served.log.read_text())
+    eventually(lambda: said in served.log.read_text(), 120)
     assert httpx.post(url, json={"userId": "1", "endpoint": "/a"}, timeout=60).json()["limit"] == 3
     assert served.end() == 0
 

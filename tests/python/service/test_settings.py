@@ -215,6 +215,8 @@ _OTHERS: dict[str, tuple[str, Any]] = {
     "CHECKS__TLS__CERTIFICATE": ("c.pem", Path("c.pem")),
     "CHECKS__TLS__KEY": ("c.pem", Path("c.pem")),
     "CHECKS__TLS__CLIENT_CA": ("c.pem", Path("c.pem")),
+    "CHECKS__TLS__MINIMUM": ("1.3", "1.3"),
+    "CHECKS__TLS__CIPHERS": ("ECDHE+AESGCM", "ECDHE+AESGCM"),
     "ENVOY__CONFIG": ("other.yaml", Path("other.yaml")),
     "ENVOY__USER_KEY": ("customer", "customer"),
     "ENVOY__METRICS": ("reference", "reference"),
@@ -223,6 +225,8 @@ _OTHERS: dict[str, tuple[str, Any]] = {
     "ADMIN__TLS__CERTIFICATE": ("c.pem", Path("c.pem")),
     "ADMIN__TLS__KEY": ("c.pem", Path("c.pem")),
     "ADMIN__TLS__CLIENT_CA": ("c.pem", Path("c.pem")),
+    "ADMIN__TLS__MINIMUM": ("1.3", "1.3"),
+    "ADMIN__TLS__CIPHERS": ("ECDHE+AESGCM", "ECDHE+AESGCM"),
     "ADMIN__TRUSTED_PROXIES": ('["10.0.0.0/8"]', ["10.0.0.0/8"]),
     "ADMIN__OIDC__ISSUER": ("https://other", "https://other"),
     "ADMIN__OIDC__AUDIENCE": ("other", "other"),
@@ -300,3 +304,11 @@ def test_checks_need_a_token_if_other_machines_can_reach_them(
 def test_settings_with_unclear_names_have_descriptions() -> None:
     for name in ("storage", "prefix", "database", "rules", "drain"):
         assert Settings.model_fields[name].description
+
+
+def test_a_version_of_tls_may_be_written_as_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "settings.yaml"
+    path.write_text("checks: {tls: {certificate: a, key: b, minimum: 1.3}}\n")
+    tls = read_settings(path, {}).checks.tls
+    assert tls is not None
+    assert tls.minimum == "1.3"

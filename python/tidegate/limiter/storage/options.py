@@ -9,6 +9,7 @@ from tidegate import _core
 from tidegate.limiter.errors import ConfigurationError
 
 __all__ = [
+    "AT",
     "COUNTS",
     "LEASES",
     "REDIS_OPTIONS",
@@ -21,6 +22,9 @@ __all__ = [
     "read_count",
     "read_number",
 ]
+
+# What ends the password of a URI, or would if the URI were normalized (NFKC).
+AT = "@\ufe6b\uff20"
 
 StorageLike = Union[str, _core.Store]
 

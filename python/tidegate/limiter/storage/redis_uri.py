@@ -15,6 +15,7 @@ from tidegate import _core
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
 from tidegate.limiter.storage.options import (
+    AT,
     COUNTS,
     LEASES,
     REDIS_OPTIONS,
@@ -93,6 +94,11 @@ def _opened(
     given: dict[str, Any] = {}
     values: dict[str, Any] = {}
     for name, value in [*parse_qsl(uri.query, keep_blank_values=True), *options.items()]:
+        if any(each in name for each in AT):
+            raise ConfigurationError(
+                "the storage URI has an @ behind its question mark; expected %3F for the one of a "
+                "password"
+            )
         if name in given:
             raise ConfigurationError(f"the storage option {name} was given twice; expected it once")
         given[name] = value
@@ -175,7 +181,7 @@ def _opened(
     if secret and "password_source" not in values:
         values.setdefault("password", unquote(secret))
     path = uri.path.strip("/")
-    hides = "@" in uri.path + uri.query + uri.fragment
+    hides = any(each in uri.path + uri.query + uri.fragment for each in AT)
     if scheme[2] == "unix":
         if not path:
             raise ConfigurationError(

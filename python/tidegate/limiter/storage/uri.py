@@ -143,8 +143,13 @@ def _whole_number(name: str, value: object) -> int:
 
 
 def without_password(uri: str) -> str:
-    """`uri` for a message, without any part that could be a secret."""
-    scheme, separator, rest = uri.partition("://")
-    rest = rest.partition("?")[0]
-    user, at, host = rest.rpartition("@")
-    return f"{scheme}{separator}{'***@' if at else ''}{host if at else user + host}"
+    """`uri`, which may be malformed, for a message, without any part that could be a secret."""
+    from tidegate.limiter.storage.options import AT
+
+    scheme, separator, _ = uri.partition("://")
+    begin = f"{scheme}{separator}" if separator and scheme.replace("+", "").isalnum() else ""
+    first, question, query = uri.partition("?")
+    if question and any(each in query for each in AT):
+        return f"{begin}***"  # either the password has a question mark, or the query a password
+    ends = [first.rfind(each) for each in AT]
+    return f"{begin}***@{first[max(ends) + 1 :]}" if max(ends) >= 0 else first

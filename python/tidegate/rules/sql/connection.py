@@ -77,7 +77,9 @@ def engine_of(database: DatabaseLike, timeout: float = 5.0, *, creates: bool = F
 
 def _shown(database: str | sa.URL) -> str:
     """Returns a URL, which may be malformed, without its password."""
-    return _without_secrets(re.sub(r"//.*@", "//***@", str(database), flags=re.DOTALL))
+    # A password ends at a sign that is, or would be if it were normalized, an @.
+    hidden = re.sub(r"(?s)^([A-Za-z][\w+]*:?/+)?.*[@\ufe6b\uff20]", r"\1***@", str(database))
+    return _without_secrets(hidden)
 
 
 def _without_secrets(url: str) -> str:

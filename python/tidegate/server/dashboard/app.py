@@ -22,7 +22,7 @@ from tidegate.limiter.errors import ConfigurationError, StorageError
 from tidegate.server.admin.authentication import FAILED_ATTEMPTS, Attempts, Credentials
 from tidegate.server.admin.guard import check_target
 from tidegate.server.admin.problems import ProblemError
-from tidegate.server.dashboard.filters import FILTERS
+from tidegate.server.dashboard.filters import FILTERS, with_invisible_shown
 from tidegate.server.dashboard.session import (
     FORM_COOKIE,
     SESSION_COOKIE,
@@ -140,7 +140,7 @@ class Visit(NamedTuple):
 
     def render(self, page: str, **values: Any) -> str:
         """Returns the text of a page."""
-        return self.dashboard.templates.get_template(page).render(
+        text = self.dashboard.templates.get_template(page).render(
             actor=self.actor,
             csrf=self.session.csrf,
             path=self.request.scope["path"],
@@ -148,6 +148,7 @@ class Visit(NamedTuple):
             may_operate=self.may("operator"),
             **values,
         )
+        return with_invisible_shown(text)
 
     def page(self, page: str, *, status: int = 200, **values: Any) -> Response:
         """Returns an answer with a page."""
@@ -290,7 +291,7 @@ async def _show_error(request: Request, error: Exception) -> Response:
     page = dashboard.templates.get_template("error.html").render(
         status=status, text=text, actor=None, path=""
     )
-    return Response(page, status, headers, media_type="text/html")
+    return Response(with_invisible_shown(page), status, headers, media_type="text/html")
 
 
 def _said(error: Exception) -> tuple[int, str, dict[str, str]]:

@@ -5,9 +5,34 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+import re
 from typing import Any
 
-__all__ = ["FILTERS"]
+__all__ = ["FILTERS", "with_invisible_shown"]
+
+# Characters of control, without a width, or that turn the direction of what follows, by which a
+# caller's name could look like another one.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+_TAG = re.compile("(<[^>]*>)")
+
+
+def with_invisible_shown(page: str) -> str:
+    """Returns HTML whose texts show invisible characters as escapes, such as ``\\u202e``.
+
+    Attributes stay as they are, since links and forms must name the same caller.
+    """
+    if _INVISIBLE.search(page) is None:
+        return page
+    parts = _TAG.split(page)  # texts, and the tags between them
+    parts[::2] = [_INVISIBLE.sub(_escape, text) for text in parts[::2]]
+    return "".join(parts)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 def _number(value: float) -> str:

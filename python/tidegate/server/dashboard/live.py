@@ -47,8 +47,11 @@ class Caller(NamedTuple):
 
 
 def seconds_of(recent: list[Recorded], now: float) -> list[Second]:
-    """Returns a Second for each second of the last five minutes, the earliest first."""
-    last = math.floor(now)
+    """Returns a Second for each second of the last five minutes, the earliest first.
+
+    The last is the one before that of `now`, whose decisions may not have been taken yet.
+    """
+    last = math.floor(now) - 1
     sums = [[0, 0, 0, 0] for _ in range(SECONDS)]
     for recorded in recent:
         i = SECONDS - 1 - (last - math.floor(recorded.at))
