@@ -119,7 +119,7 @@ def test_a_successor_that_cannot_start_leaves_the_service_as_it_is(served: Serve
 def test_sockets_that_systemd_opened_are_taken(directory: Path) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as one,
-        socket.create_server(("::1", 0), family=socket.AF_INET6) as two,
+        socket.create_server(("127.0.0.1", 0)) as two,
     ):
         checks, admin = one.getsockname()[1], two.getsockname()[1]
         (directory / "tidegate.yaml").write_text(SETTINGS)
@@ -131,7 +131,7 @@ def test_sockets_that_systemd_opened_are_taken(directory: Path) -> None:
         environment = {
             **os.environ,
             "TIDEGATE_CHECKS__LISTEN": f"127.0.0.1:{checks}",
-            "TIDEGATE_ADMIN__LISTEN": f"[::1]:{admin}",
+            "TIDEGATE_ADMIN__LISTEN": f"127.0.0.1:{admin}",
         }
         numbers = [os.dup(one.fileno()), os.dup(two.fileno())]
         with running(
@@ -144,7 +144,7 @@ def test_sockets_that_systemd_opened_are_taken(directory: Path) -> None:
             url = f"http://127.0.0.1:{checks}/v1/ratelimit/check"
             answer = httpx.post(url, json={"userId": "1", "endpoint": "/a"}, timeout=300)
             assert answer.json()["limit"] == 3
-            assert httpx.get(f"http://[::1]:{admin}/livez", timeout=300).status_code == 200
+            assert httpx.get(f"http://127.0.0.1:{admin}/livez", timeout=300).status_code == 200
         for number in numbers:
             os.close(number)
 
