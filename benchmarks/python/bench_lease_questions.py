@@ -39,7 +39,6 @@ class Load:
     commands: float | None = None  # at most, a decision
     admitted: float | None = None  # at least, over strict
     first: float = 1 / NODES  # the share of the first node
-    lease: float = 0.2
     on: float = 1.0  # the seconds of calls of each second; `share` is the rate in these
 
 
@@ -51,7 +50,7 @@ LOADS = [
     Load("10 x", 2000, 10, commands=0.01, admitted=0.995),
     Load("2 x, 90 % of it at one node", 2000, 2, admitted=0.98, first=0.9),
     Load("4 x for 0.25 s of each second", 2000, 4, admitted=0.96, on=0.25),
-    Load("100 a second, 90 %", 100, 0.9, commands=0.35, lease=0.5),
+    Load("100 a second, 90 %", 100, 0.9, commands=0.35),
 ]
 
 
@@ -94,7 +93,7 @@ def commands(server: RedisServer) -> int:
 
 def run(server: RedisServer, load: Load, seconds: float, seed: int) -> dict[str, float]:
     """Returns commands a decision and the part of what strict mode admits."""
-    options = f"{OPTIONS}&mode=leased&lease={load.lease}"
+    options = f"{OPTIONS}&mode=leased"
     limit = f"{load.rate:g}/second burst {load.rate:g}"
     nodes = [
         tidegate.Limiter(limit, storage=server.uri(f"{options}&client_name=node{i}"))

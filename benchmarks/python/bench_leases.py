@@ -2,8 +2,9 @@
 
     python benchmarks/python/bench_leases.py [--quick] [--rounds N] [--json FILE]
 
-Starts a redis-server of its own on a free port. One thread hits one key, and a thousand keys in
-turn, under a limit that it never reaches. In each round every subject has its turn.
+Starts a redis-server of its own on a free port. One thread hits one key, a thousand keys in
+turn, and many at once, under a limit that it never reaches. In each round every subject has its
+turn.
 """
 
 from __future__ import annotations
@@ -71,13 +72,30 @@ def main() -> None:
                 rounds,
                 quick=options.quick,
             )
+            batch = harness.hot_keys() * 100
+            limiters["leased"].hit_many(batch)
+            bulk = harness.measure(
+                [
+                    Subject(
+                        f"{name}, 1,000 keys, 100,000 hits at once",
+                        "hit_many(keys)",
+                        {"hit_many": limiters[name].hit_many},
+                        keys=batch,
+                        batch=True,
+                    )
+                    for name in ("memory", "leased")
+                ],
+                rounds,
+                quick=options.quick,
+            )
             decisions = 20_000 if options.quick else 200_000
             one_key = commands_a_decision(server, 1, decisions)
             many_keys = commands_a_decision(server, 1000, decisions)
             degraded = limiters["leased"].stats().degraded
         finally:
             server.kill()
-    memory, leased, strict, memory_of_many, leased_of_many, _ = rows
+    memory, leased, strict, memory_of_many, leased_of_many, *_ = rows
+    rows += bulk
     harness.print_rows("A hit", rows, memory)
     targets = [
         Target("one key: leased over memory://", leased.ns / memory.ns, 1.5, at_least=False),
@@ -87,6 +105,7 @@ def main() -> None:
             1.5,
             at_least=False,
         ),
+        Target("hits at once: million decisions a second", 1000 / bulk[1].ns, 3, unit=""),
         Target("one key: strict over leased", strict.ns / leased.ns, 20),
         Target("one key: commands a decision", one_key, 0.025, at_least=False, unit=""),
         Target("1,000 keys: commands a decision", many_keys, 0.35, at_least=False, unit=""),

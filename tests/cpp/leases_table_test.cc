@@ -146,6 +146,15 @@ TEST_F(LeaseTableTest, AKeyIsLeasedFromItsThirdHitOn) {
   EXPECT_LT(decision_.remaining(), 1000);
 }
 
+TEST_F(LeaseTableTest, KeysThatAreHitInTurnDoNotHideEachOther) {
+  const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
+  // They are looked for in one place while they are cold.
+  for (int i = 0; i < 2; ++i) {
+    for (uint64_t key = 1; key <= 4; ++key) EXPECT_FALSE(Hit(bound, "k", key << 32)) << key;
+  }
+  for (uint64_t key = 1; key <= 4; ++key) EXPECT_TRUE(Hit(bound, "k", key << 32)) << key;
+}
+
 TEST_F(LeaseTableTest, AnotherNumberOfTheSameIdSpendsNothingOfIt) {
   const BoundLimit before = Bind(MakeLimit(1000, 10 * kSecond), kLong);
   const BoundLimit after = Bind(MakeLimit(500, 10 * kSecond), kLong);

@@ -82,6 +82,19 @@ def test_it_is_decided_by_all_kinds_of_calls(server: RedisServer) -> None:
     assert scripts(server) - before <= limiter.stats().lease_questions - questions
 
 
+def test_many_hits_ask_only_for_keys_without_a_lease(server: RedisServer) -> None:
+    limiter = tg.Limiter("6000000/minute", storage=server.uri(f"{LEASED}&lease=10"))
+    warm(limiter, held=300)
+    before, asked = limiter.stats(), scripts(server)
+    keys = ["k"] * 100 + ["cold"] + ["k"] * 100 + ["other", "cold"]
+    assert limiter.hit_many(keys) == [True] * len(keys)
+    after = limiter.stats()
+    assert after.leased > before.leased
+    strict = len(keys) - (after.leased - before.leased)
+    assert scripts(server) - asked <= strict + after.lease_questions - before.lease_questions
+    assert limiter.hit_many([]) == []
+
+
 def test_a_cold_key_costs_what_it_costs_without_leases(server: RedisServer) -> None:
     limiter = node(server)
     assert limiter.allow("first")  # after which the server has the script

@@ -131,13 +131,27 @@ std::array<std::unique_ptr<Table::Set>, Table::kSets> Table::MakeSets() {
 
 bool Table::WasSeen(const Fingerprint& print, int64_t now_ns, int64_t length_ns) {
   constexpr int kTick = 20;  // about a millisecond
-  std::atomic<uint64_t>& place = sightings_[(print.lo >> 16) % kSightings];
-  const uint64_t tag = print.hi & 0xffffffff00000000;
+  constexpr uint64_t kTag = 0xffffffff00000000;
+  const uint64_t tag = print.hi & kTag;
   const auto now = static_cast<uint32_t>(now_ns >> kTick);
-  const uint64_t before = place.exchange(tag | now, std::memory_order_relaxed);
-  if ((before & 0xffffffff00000000) != tag) return false;
-  const uint32_t passed = now - static_cast<uint32_t>(before);
-  return passed <= static_cast<uint32_t>(length_ns >> kTick);
+  const size_t first = (print.lo >> 16) % (kSightings / kSightingWays) * kSightingWays;
+  std::atomic<uint64_t>* oldest = nullptr;
+  uint32_t longest = 0;
+  for (size_t i = first; i < first + kSightingWays; ++i) {
+    const uint64_t before = sightings_[i].load(std::memory_order_relaxed);
+    const uint32_t passed = now - static_cast<uint32_t>(before);
+    if ((before & kTag) == tag) {
+      sightings_[i].store(tag | now, std::memory_order_relaxed);
+      return passed <= static_cast<uint32_t>(length_ns >> kTick);
+    }
+    if (oldest == nullptr || passed > longest) {
+      oldest = &sightings_[i];
+      longest = passed;
+    }
+  }
+  // What another thread sees meanwhile may be lost, which costs a lease a call.
+  oldest->store(tag | now, std::memory_order_relaxed);
+  return false;
 }
 
 Table::Entry* Table::PlaceOf(Set& set, const Fingerprint& print) {

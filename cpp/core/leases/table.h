@@ -130,6 +130,8 @@ class Table {
   static constexpr size_t kSets = 1024;
   static constexpr size_t kWays = 8;
   static constexpr size_t kSightings = 1 << 14;
+  // Keys that are hit in turn do not hide each other unless there are more of them in one place.
+  static constexpr size_t kSightingWays = 4;
   static constexpr size_t kLongestKey = 256;
 
   struct Entry {
@@ -203,7 +205,7 @@ class Table {
 
   std::array<std::unique_ptr<Set>, kSets> sets_ = MakeSets();
   static std::array<std::unique_ptr<Set>, kSets> MakeSets();
-  std::array<std::atomic<uint64_t>, kSightings> sightings_{};
+  alignas(64) std::array<std::atomic<uint64_t>, kSightings> sightings_{};
 
   absl::Mutex given_up_mu_;
   std::vector<std::shared_ptr<const Asking>> given_up_;

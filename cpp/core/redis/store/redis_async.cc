@@ -1,10 +1,11 @@
 // The calls of a RedisStore that do not wait.
 #include <algorithm>
+#include <atomic>
 #include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
 #include "base/monotonic.h"
 #include "redis/protocol/scripts.h"
 #include "redis/transport/client.h"
@@ -183,20 +184,34 @@ std::optional<Decision> RedisStore::Submit(Op op, absl::Span<const Charge> plan,
 
 void RedisStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
                          Verdict* verdicts) {
-  absl::BlockingCounter left(static_cast<int>(charges.size()));
+  const auto verdict_of = [&moment](const Decision& d) {
+    return d.behind && !moment.confirmed ? Verdict::kUnconfirmed
+           : d.allowed                   ? Verdict::kAllowed
+                                         : Verdict::kRefused;
+  };
+  // Calls that Redis decides, and one for those that are still to come.
+  std::atomic<size_t> left = 1;
+  absl::Notification over;
+  bool asks = false;
   for (size_t i = 0; i < charges.size(); ++i) {
-    const auto done = [&left, &moment, verdict = &verdicts[i]](const Decision& d) {
-      *verdict = d.behind && !moment.confirmed ? Verdict::kUnconfirmed
-                 : d.allowed                   ? Verdict::kAllowed
-                                               : Verdict::kRefused;
-      left.DecrementCount();
+    const absl::Span<const Charge> plan = charges.subspan(i, 1);
+    Decision early;
+    if (HitWithoutWaiting(plan, moment, &early, nullptr)) {
+      verdicts[i] = verdict_of(early);
+      continue;
+    }
+    asks = true;
+    left.fetch_add(1, std::memory_order_relaxed);
+    const auto done = [&, verdict = &verdicts[i]](const Decision& d) {
+      *verdict = verdict_of(d);
+      if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) over.Notify();
     };
-    const auto early =
-        Submit(Op::kHit, charges.subspan(i, 1), kNoInstant, moment, nullptr, nullptr, done);
-    if (early.has_value()) done(*early);
+    Enqueue(Op::kHit, plan, kNoInstant, moment, MonotonicIn(options_.timeout), nullptr, nullptr,
+            done);
   }
+  if (!asks) return;
   Flush();
-  left.Wait();
+  if (left.fetch_sub(1, std::memory_order_acq_rel) > 1) over.WaitForNotification();
 }
 
 void RedisStore::Flush() { client_->Kick(); }
