@@ -51,7 +51,12 @@ class HeaderFields:
     """
 
     def __init__(
-        self, limiter: Limiter | RuleLimiter, limits: Sequence[Limit], x_ratelimit: bool, ietf: bool
+        self,
+        limiter: Limiter | RuleLimiter,
+        limits: Sequence[Limit],
+        x_ratelimit: bool,
+        ietf: bool,
+        openai: bool = False,
     ) -> None: ...
 
 def policy_member(limit: Limit) -> bytes:

@@ -83,11 +83,11 @@ class RateLimitMiddleware:
     charged, nor are those for `exempt_paths`, which are written as the endpoints of rules
     (``"/health"``, ``"/users/*/avatar"``, ``"/static/**"``; the path inside the application), nor
     those for which `exempt_when`, a function of the scope, returns true. `headers` are the families
-    of fields to send, of ``"x-ratelimit"`` and ``"ietf"``; with rules also ``"shadow"``, which
-    names the rules in shadow that would have refused the request. `on_refused` is a function of
-    scope and decision, async or not. It returns the ASGI application to answer with (such as a
-    Starlette response), or the body of a 429: a dict or list, sent as JSON, or a str or bytes. The
-    fields are added to its response.
+    of fields to send, of ``"x-ratelimit"``, ``"ietf"`` and ``"openai"``; with rules also
+    ``"shadow"``, which names the rules in shadow that would have refused the request. `on_refused`
+    is a function of scope and decision, async or not. It returns the ASGI application to answer
+    with (such as a Starlette response), or the body of a 429: a dict or list, sent as JSON, or a
+    str or bytes. The fields are added to its response.
 
     `cost_after` is a function of the scope and the answer, async or not, that returns the actual
     cost; it is called when the application has ended. The answer has a `status` and `headers`, a

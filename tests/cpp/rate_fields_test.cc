@@ -83,6 +83,35 @@ TEST(RateFieldsTest, OneWriterWritesTheFieldsOfASet) {
   EXPECT_EQ(written(0, refused), "");
 }
 
+TEST(RateFieldsTest, ADurationIsInMillisecondsRoundedUp) {
+  const auto written = [](int64_t ns) {
+    char room[kMaxDuration];
+    return std::string(room, WriteDuration(ns, room));
+  };
+  EXPECT_EQ(written(0), "0s");
+  EXPECT_EQ(written(1), "1ms");
+  EXPECT_EQ(written(999'000'000), "999ms");
+  EXPECT_EQ(written(999'000'001), "1s");
+  EXPECT_EQ(written(8'640'000'000), "8.64s");
+  EXPECT_EQ(written(60 * kSecond), "1m0s");
+  EXPECT_EQ(written(86 * kSecond + 5'000'000), "1m26.005s");
+  EXPECT_EQ(written(3600 * kSecond), "1h0m0s");
+  EXPECT_EQ(written(std::numeric_limits<int64_t>::max()), "2562047h47m16.855s");
+}
+
+TEST(RateFieldsTest, ALimitHasTheFieldsOfWhatItCounts) {
+  const Limit limit = MakeLimit({.count = 5, .period_ns = kSecond, .name = "all Tokens"});
+  const RateFieldValues values{3, 0, std::nullopt, std::nullopt, 360 * kSecond};
+  std::string written;
+  const auto put = [&](RateField field, std::string_view value) {
+    written += std::string(LowerNameOf(field)) + "=" + std::string(value) + " ";
+  };
+  WriteRateFields(RateFieldTexts(limit, kOpenAiFields), values, kOpenAiFields, put);
+  EXPECT_EQ(written,
+            "x-ratelimit-limit-tokens=5 x-ratelimit-remaining-tokens=3 "
+            "x-ratelimit-reset-tokens=6m0s ");
+}
+
 TEST(RateFieldsTest, APolicyIsAddedOnce) {
   EXPECT_EQ(WithPolicies("", R"("a";q=1;w=1)"), R"("a";q=1;w=1)");
   EXPECT_EQ(WithPolicies(R"("a";q=9;w=9)", R"("a";q=1;w=1, "b, c";q=2;w=2)"),

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "tidegate/limit.h"
@@ -67,9 +68,44 @@ std::string StateStart(const Limit& limit) {
 }
 
 RateFieldTexts::RateFieldTexts(const Limit& limit, RateFieldSet set) {
-  if ((set & SetOf(RateField::kLimit)) != 0) capacity = std::to_string(limit.capacity());
+  if ((set & kOpenAiFields) != 0) openai = OpenAiFieldsOf(limit);
+  const RateFieldSet with_capacity = SetOf(RateField::kLimit) | kOpenAiFields;
+  if ((set & with_capacity) != 0) capacity = std::to_string(limit.capacity());
   if ((set & SetOf(RateField::kPolicy)) != 0) policy = PolicyMember(limit);
   if ((set & SetOf(RateField::kRateLimit)) != 0) state_start = StateStart(limit);
+}
+
+RateFieldSet OpenAiFieldsOf(const Limit& limit) {
+  // The text of a limit has no such word.
+  const std::string names = absl::AsciiStrToLower(absl::StrCat(limit.id(), " ", limit.rule()));
+  return names.find("token") == std::string::npos ? kRequestsFields : kTokensFields;
+}
+
+char* WriteDuration(int64_t ns, char* at) {
+  constexpr int64_t kMs = 1'000'000;
+  const int64_t ms = ns / kMs + (ns % kMs > 0 ? 1 : 0);
+  char* const end = at + kMaxDuration;
+  const auto put = [&](int64_t number, std::string_view unit) {
+    at = std::to_chars(at, end, number).ptr;
+    at = std::copy(unit.begin(), unit.end(), at);
+  };
+  if (ms > 0 && ms < 1000) {
+    put(ms, "ms");
+    return at;
+  }
+  const int64_t seconds = ms / 1000;
+  if (seconds >= 3600) put(seconds / 3600, "h");
+  if (seconds >= 60) put(seconds / 60 % 60, "m");
+  put(seconds % 60, "");
+  if (const int64_t rest = ms % 1000; rest != 0) {
+    *at++ = '.';
+    for (int64_t unit = 100, left = rest; left != 0; unit /= 10) {
+      *at++ = static_cast<char>('0' + left / unit);
+      left %= unit;
+    }
+  }
+  *at++ = 's';
+  return at;
 }
 
 char* WriteStateRest(const RateFieldValues& values, char* at) {

@@ -13,22 +13,55 @@
 #include <string>
 #include <string_view>
 
+#include "absl/types/span.h"
 #include "tidegate/decision.h"
+#include "tidegate/limit.h"
 
 namespace tidegate {
 
-enum class RateField : uint8_t { kLimit, kRemaining, kReset, kPolicy, kRateLimit, kRetryAfter };
-inline constexpr size_t kRateFields = 6;
+enum class RateField : uint8_t {
+  kLimit,
+  kRemaining,
+  kReset,
+  kPolicy,
+  kRateLimit,
+  kRetryAfter,
+  kLimitRequests,
+  kRemainingRequests,
+  kResetRequests,
+  kLimitTokens,
+  kRemainingTokens,
+  kResetTokens,
+};
+inline constexpr size_t kRateFields = 12;
 
 // In their usual case, and as HTTP/2 and ASGI have them.
 inline constexpr std::array<std::string_view, kRateFields> kRateFieldNames = {
-    "X-RateLimit-Limit", "X-RateLimit-Remaining",
-    "X-RateLimit-Reset", "RateLimit-Policy",
-    "RateLimit",         "Retry-After"};
+    "X-RateLimit-Limit",
+    "X-RateLimit-Remaining",
+    "X-RateLimit-Reset",
+    "RateLimit-Policy",
+    "RateLimit",
+    "Retry-After",
+    "X-RateLimit-Limit-Requests",
+    "X-RateLimit-Remaining-Requests",
+    "X-RateLimit-Reset-Requests",
+    "X-RateLimit-Limit-Tokens",
+    "X-RateLimit-Remaining-Tokens",
+    "X-RateLimit-Reset-Tokens"};
 inline constexpr std::array<std::string_view, kRateFields> kLowerRateFieldNames = {
-    "x-ratelimit-limit", "x-ratelimit-remaining",
-    "x-ratelimit-reset", "ratelimit-policy",
-    "ratelimit",         "retry-after"};
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+    "ratelimit-policy",
+    "ratelimit",
+    "retry-after",
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-reset-requests",
+    "x-ratelimit-limit-tokens",
+    "x-ratelimit-remaining-tokens",
+    "x-ratelimit-reset-tokens"};
 constexpr std::string_view NameOf(RateField field) {
   return kRateFieldNames[static_cast<size_t>(field)];
 }
@@ -44,6 +77,17 @@ inline constexpr RateFieldSet kXRateLimitFields =
 // Those of draft-ietf-httpapi-ratelimit-headers.
 inline constexpr RateFieldSet kIetfFields =
     SetOf(RateField::kPolicy) | SetOf(RateField::kRateLimit);
+
+// Those that clients of OpenAI read. A limit has three of them, by what it counts.
+inline constexpr RateFieldSet kRequestsFields = SetOf(RateField::kLimitRequests) |
+                                                SetOf(RateField::kRemainingRequests) |
+                                                SetOf(RateField::kResetRequests);
+inline constexpr RateFieldSet kTokensFields = SetOf(RateField::kLimitTokens) |
+                                              SetOf(RateField::kRemainingTokens) |
+                                              SetOf(RateField::kResetTokens);
+inline constexpr RateFieldSet kOpenAiFields = kRequestsFields | kTokensFields;
+// kTokensFields for a limit whose id, or that of its rule, has "token" in it, in either case; else kRequestsFields.
+RateFieldSet OpenAiFieldsOf(const Limit& limit);
 
 // The largest Integer of RFC 9651, section 3.3.1. Larger values are sent as this.
 inline constexpr int64_t kMaxFieldInteger = 999'999'999'999'999;
@@ -72,6 +116,7 @@ struct RateFieldValues {
   int64_t reset_s;                // the instant at which the key is full again
   std::optional<int64_t> more_s;  // the time until more is left; none if that never happens
   std::optional<int64_t> wait_s;  // WaitSeconds()
+  int64_t full_after_ns = 0;      // the time until the key is full again
 };
 
 // For a response that is sent at `now_ns` and was decided at `decided_ns`, both by one clock.
@@ -81,8 +126,9 @@ inline RateFieldValues RateFieldValuesOf(const Decision& d, int64_t decided_ns, 
   const auto later = [&](int64_t span_ns) {
     return std::max(InstantAfter(decided_ns, span_ns), now_ns);
   };
-  RateFieldValues values{d.remaining(), CeilSeconds(later(d.reset_after_ns)), std::nullopt,
-                         WaitSeconds(d, extra_s)};
+  const int64_t full_ns = later(d.reset_after_ns);
+  RateFieldValues values{d.remaining(), CeilSeconds(full_ns), std::nullopt, WaitSeconds(d, extra_s),
+                         full_ns - now_ns};
   if (values.wait_s.has_value()) {
     // If two different waits were sent, a client could take the smaller one and come back too
     // early.
@@ -109,6 +155,11 @@ std::string StateRest(const RateFieldValues& values);
 inline constexpr size_t kMaxStateRest = 64;
 char* WriteStateRest(const RateFieldValues& values, char* at);
 
+// A span as clients of OpenAI read it, such as 20ms, 8.64s and 6m0s, in milliseconds, rounded up.
+// Written to `at`, which has room for kMaxDuration bytes; returns its end.
+inline constexpr size_t kMaxDuration = 32;
+char* WriteDuration(int64_t ns, char* at);
+
 // `list`, a List of RFC 9651, with those members of `policies` whose names it does not have.
 std::string WithPolicies(std::string_view list, std::string_view policies);
 
@@ -128,10 +179,35 @@ struct RateFieldTexts {
   std::string capacity;
   std::string policy;       // PolicyMember(), of several limits joined
   std::string state_start;  // StateStart()
+  RateFieldSet openai = 0;  // OpenAiFieldsOf()
 };
 
+// Calls put(field, value) for those fields of `set` that clients of OpenAI read of this limit.
+template <typename Put>
+void WriteOpenAiFields(const RateFieldTexts& texts, const RateFieldValues& values, RateFieldSet set,
+                       Put&& put) {
+  const RateFieldSet own = set & texts.openai;
+  if (own == 0) return;
+  const bool tokens = texts.openai == kTokensFields;
+  const RateField limit = tokens ? RateField::kLimitTokens : RateField::kLimitRequests;
+  const RateField remaining = tokens ? RateField::kRemainingTokens : RateField::kRemainingRequests;
+  const RateField reset = tokens ? RateField::kResetTokens : RateField::kResetRequests;
+  std::array<char, kMaxDuration> room;
+  const auto put_until = [&](RateField field, const char* end) {
+    put(field, std::string_view(room.data(), static_cast<size_t>(end - room.data())));
+  };
+  const auto wants = [own](RateField field) { return (own & SetOf(field)) != 0; };
+  if (wants(limit)) put(limit, std::string_view(texts.capacity));
+  if (wants(remaining)) {
+    char* const end = room.data() + room.size();
+    put_until(remaining, std::to_chars(room.data(), end, values.remaining).ptr);
+  }
+  if (wants(reset)) put_until(reset, WriteDuration(values.full_after_ns, room.data()));
+}
+
 // Calls put(field, value) for each field of `set` that the response has, in the order of RateField;
-// Retry-After only after a refusal that ends with time.
+// Retry-After only after a refusal that ends with time. Those of kOpenAiFields that are not of the
+// limit are left out.
 template <typename Put>
 void WriteRateFields(const RateFieldTexts& texts, const RateFieldValues& values, RateFieldSet set,
                      Put&& put) {
@@ -154,6 +230,22 @@ void WriteRateFields(const RateFieldTexts& texts, const RateFieldValues& values,
     put_until(RateField::kRateLimit, WriteStateRest(values, rest));
   }
   if (values.wait_s.has_value()) put_number(RateField::kRetryAfter, *values.wait_s);
+  WriteOpenAiFields(texts, values, set, put);
+}
+
+// The outcome with the least left of those limits that `decision`'s own limit does not count with,
+// if one of them counts tokens and the other requests: its OpenAI fields stand beside those of
+// `decision`. Null if there is none. Limits in shadow have no fields.
+template <typename IsShown>
+const Decision* BesideForOpenAi(const Decision& decision, absl::Span<const Decision> outcomes,
+                                IsShown is_shown) {
+  const RateFieldSet own = OpenAiFieldsOf(*decision.limit);
+  const Decision* beside = nullptr;
+  for (const Decision& each : outcomes) {
+    if (each.limit->shadow() || OpenAiFieldsOf(*each.limit) == own || !is_shown(each)) continue;
+    if (beside == nullptr || each.remaining() < beside->remaining()) beside = &each;
+  }
+  return beside;
 }
 
 }  // namespace tidegate

@@ -14,6 +14,7 @@
 #include "server/checks/recorder.h"
 #include "server/checks/tiers.h"
 #include "server/checks/tokens.h"
+#include "tidegate/rate_fields.h"
 
 namespace tidegate::server {
 
@@ -24,6 +25,8 @@ struct CheckOptions {
   int refused_status = 200;
   // The status of a refused check of a gateway: 429, or 403 or 401, which nginx passes on.
   int auth_refused_status = 429;
+  // Fields that answers over HTTP have beside the usual ones, such as kOpenAiFields.
+  RateFieldSet more_fields = 0;
   // The headers of a gateway's check, in lower case, and the attributes that they become. The value
   // of `endpoint` is a URI.
   std::vector<std::pair<std::string, std::string>> auth_headers = {

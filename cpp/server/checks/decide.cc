@@ -40,13 +40,19 @@ void Record(const CheckContext& context, const Caller& caller, const Checked& ch
 
 }  // namespace
 
-void AddRateFields(const Decision& decision, RateFieldSet set, Answer* answer) {
+void AddRateFields(const Decision& decision, absl::Span<const Decision> outcomes, RateFieldSet set,
+                   Answer* answer) {
   if (IsUnlimited(decision)) return;
-  WriteRateFields(RateFieldTexts(*decision.limit, set),
-                  RateFieldValuesOf(decision, decision.at_ns, decision.at_ns), set,
-                  [answer](RateField field, std::string_view value) {
-                    answer->headers.emplace_back(LowerNameOf(field), value);
-                  });
+  const auto put = [answer](RateField field, std::string_view value) {
+    answer->headers.emplace_back(LowerNameOf(field), value);
+  };
+  const auto values = [](const Decision& d) { return RateFieldValuesOf(d, d.at_ns, d.at_ns); };
+  WriteRateFields(RateFieldTexts(*decision.limit, set), values(decision), set, put);
+  if ((set & kOpenAiFields) == 0) return;
+  const auto is_shown = [](const Decision& each) { return !IsUnlimited(each); };
+  const Decision* const beside = BesideForOpenAi(decision, outcomes, is_shown);
+  if (beside == nullptr) return;
+  WriteOpenAiFields(RateFieldTexts(*beside->limit, kOpenAiFields), values(*beside), set, put);
 }
 
 void Count(CheckContext& context, Op op, const Caller& caller, const Checked& checked) {
@@ -76,8 +82,8 @@ void AppendGrpc(const CheckConfig& config, Op op, const Checked& checked, std::s
 void AnswerHttp(const CheckConfig& config, Form form, const Checked& checked, Answer* answer) {
   const CheckOptions& options = config.context->options;
   const Decision& decision = checked.decision;
-  AddRateFields(decision, form == Form::kGateway ? kPlainFields | kIetfFields : kPlainFields,
-                answer);
+  const RateFieldSet usual = form == Form::kGateway ? kPlainFields | kIetfFields : kPlainFields;
+  AddRateFields(decision, checked.outcomes, usual | options.more_fields, answer);
   if (form == Form::kGateway) {
     answer->http_status = decision.allowed ? 204 : options.auth_refused_status;
     return;

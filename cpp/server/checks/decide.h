@@ -33,7 +33,8 @@ struct Checked {
 
 // Adds the header fields of `set`; none if nothing limits the request.
 inline constexpr RateFieldSet kPlainFields = kXRateLimitFields | SetOf(RateField::kRetryAfter);
-void AddRateFields(const Decision& decision, RateFieldSet set, Answer* answer);
+void AddRateFields(const Decision& decision, absl::Span<const Decision> outcomes, RateFieldSet set,
+                   Answer* answer);
 
 // Counts a decision, and records it for its caller, if `op` is kHit.
 void Count(CheckContext& context, Op op, const Caller& caller, const Checked& checked);

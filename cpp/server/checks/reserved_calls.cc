@@ -126,7 +126,7 @@ class ReservedCall final : public Gathering {
     std::string text;
     if (decision.allowed && HasRecords()) text = Encoded(token_);
     if (is_grpc_) return AppendReserveResponse(decision, text, &answer->body);
-    AddRateFields(decision, kPlainFields, answer);
+    AddRateFields(decision, {}, kPlainFields | config_->context->options.more_fields, answer);
     answer->http_status = decision.allowed ? 200 : config_->context->options.refused_status;
     // A token needs no escapes.
     text = text.empty() ? "null" : absl::StrCat("\"", text, "\"");

@@ -273,6 +273,33 @@ PyObject* FromLimit(PyObject* self, PyObject* number) {
 }
 
 // The same decision, as that of a call that passed.
+PyObject* Among(PyObject* self, PyObject* decisions) {
+  if (PyList_Check(decisions) == 0) {
+    PyErr_SetString(PyExc_TypeError, "the decisions are of another type; expected a list");
+    return nullptr;
+  }
+  const Py_ssize_t count = PyList_GET_SIZE(decisions);
+  Outcomes outcomes;
+  PyObject* const owners = PyTuple_New(count + 1);  // keeps the limits of all of them
+  if (owners == nullptr) return nullptr;
+  for (Py_ssize_t i = 0; i <= count; ++i) {
+    PyObject* const each = i < count ? PyList_GET_ITEM(decisions, i) : self;
+    const Decision* const decision = GetDecision(each);
+    if (decision == nullptr) {
+      Py_DECREF(owners);
+      PyErr_SetString(PyExc_TypeError, "an item is another object; expected a Decision");
+      return nullptr;
+    }
+    if (i < count) outcomes.push_back(*decision);
+    PyObject* const owner = reinterpret_cast<DecisionObject*>(each)->owner;
+    Py_INCREF(owner);
+    PyTuple_SET_ITEM(owners, i, owner);
+  }
+  PyObject* const made = NewDecision(Of(self), owners, &outcomes);
+  Py_DECREF(owners);
+  return made;
+}
+
 PyObject* AsAllowed(PyObject* self, PyObject*) {
   Decision allowed = Of(self);
   allowed.allowed = true;
@@ -302,6 +329,7 @@ PyMethodDef methods[] = {
      "The bytes `start` and others, equal for decisions of the same limits of one owner."},
     {"__reduce__", Reduce, METH_NOARGS, "For pickle and copy."},
     {"_from_limit", FromLimit, METH_O, "The same decision, of the limits from this one on."},
+    {"_among", Among, METH_O, "The same decision, with these decisions of a list as its outcomes."},
     {"_as_allowed", AsAllowed, METH_NOARGS, "The same state, as that of a call that passed."},
     {nullptr, nullptr, 0, nullptr},
 };

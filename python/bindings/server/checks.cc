@@ -127,13 +127,15 @@ void CheckStatus(const char* name, int status, std::initializer_list<int> allowe
 std::shared_ptr<CheckService> Make(
     const py::object& capsule, std::shared_ptr<Recorder> recorder, bool require_token,
     int refused_status, int auth_refused_status,
-    const std::optional<std::vector<std::pair<std::string, std::string>>>& auth_headers) {
+    const std::optional<std::vector<std::pair<std::string, std::string>>>& auth_headers,
+    bool openai_fields) {
   CheckStatus("refused_status", refused_status, {200, 429});
   CheckStatus("auth_refused_status", auth_refused_status, {401, 403, 429});
   CheckOptions options;
   options.requires_token = require_token;
   options.refused_status = refused_status;
   options.auth_refused_status = auth_refused_status;
+  if (openai_fields) options.more_fields = kOpenAiFields;
   if (auth_headers.has_value()) options.auth_headers = *auth_headers;
   for (auto& [header, attribute] : options.auth_headers) {
     if (header.empty() || attribute.empty()) {
@@ -200,7 +202,7 @@ void RegisterChecks(py::module_& m) {
       .def(py::init(&Make), py::arg("rule_limiter"), py::kw_only(),
            py::arg("recorder").none(true) = py::none(), py::arg("require_token") = true,
            py::arg("refused_status") = 200, py::arg("auth_refused_status") = 429,
-           py::arg("auth_headers") = py::none())
+           py::arg("auth_headers") = py::none(), py::arg("openai_fields") = false)
       .def(
           "use",
           [](CheckService& service, const py::object& capsule) {

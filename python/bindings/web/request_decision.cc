@@ -102,7 +102,8 @@ PyObject* MakeByPosition(PyObject* type, PyObject* const* args, Py_ssize_t count
   return NewOf(reinterpret_cast<PyTypeObject*>(type), args, count);
 }
 
-// Calls `use` with the fields, the decision and the current values, and returns its result.
+// Calls `use` with the fields, the decision, the current values and what stands beside them, and
+// returns its result.
 template <typename Use>
 PyObject* WithValues(PyObject* self, Use use) {
   return Guarded([&] {
@@ -112,16 +113,17 @@ PyObject* WithValues(PyObject* self, Use use) {
     const int64_t now_ns = fields.now();
     const RateFieldValues values =
         RateFieldValuesOf(decision, object.decided_ns, now_ns, object.extra_s);
-    return use(fields, decision, values).release().ptr();
+    const Beside beside = fields.BesideOf(object.decision, object.decided_ns, now_ns);
+    return use(fields, decision, values, beside).release().ptr();
   });
 }
 
 template <typename Kind>
 PyObject* Encode(PyObject* self, PyObject* /*none*/) {
   return WithValues(self, [](const HeaderFields& fields, const Decision& decision,
-                             const RateFieldValues& values) {
+                             const RateFieldValues& values, const Beside& beside) {
     py::object list = Stolen(PyList_New(0));
-    fields.of<Kind>().Extend(list, decision, values);
+    fields.of<Kind>().Extend(list, decision, values, beside);
     return list;
   });
 }
@@ -129,19 +131,19 @@ PyObject* Encode(PyObject* self, PyObject* /*none*/) {
 template <typename Kind>
 PyObject* Merge(PyObject* self, PyObject* headers) {
   return WithValues(self, [&](const HeaderFields& fields, const Decision& decision,
-                              const RateFieldValues& values) {
+                              const RateFieldValues& values, const Beside& beside) {
     py::object list = Stolen(PySequence_List(headers));
-    fields.of<Kind>().Extend(list, decision, values);
+    fields.of<Kind>().Extend(list, decision, values, beside);
     return list;
   });
 }
 
 PyObject* Put(PyObject* self, PyObject* headers) {
   return WithValues(self, [&](const HeaderFields& fields, const Decision& decision,
-                              const RateFieldValues& values) {
+                              const RateFieldValues& values, const Beside& beside) {
     if (!PyList_Check(headers))
       throw py::type_error("the headers are of another type; expected a list");
-    fields.of<Raw>().Put(py::reinterpret_borrow<py::object>(headers), decision, values);
+    fields.of<Raw>().Put(py::reinterpret_borrow<py::object>(headers), decision, values, beside);
     return py::object(py::none());
   });
 }
@@ -248,10 +250,14 @@ void RegisterRequestDecision(py::module_& m) {
   py::class_<HeaderFields> fields(m, "HeaderFields");
   fields_type = reinterpret_cast<PyTypeObject*>(fields.ptr());
   fields.def(py::init([](const py::object& limiter, const std::vector<Limit>& limits,
-                         bool x_ratelimit, bool ietf) {
-               return std::make_unique<HeaderFields>(ClockOf(limiter), limits, x_ratelimit, ietf);
+                         bool x_ratelimit, bool ietf, bool openai) {
+               const RateFieldSet set = (x_ratelimit ? kXRateLimitFields : 0) |
+                                        (ietf ? kIetfFields : 0) | (openai ? kOpenAiFields : 0) |
+                                        SetOf(RateField::kRetryAfter);
+               return std::make_unique<HeaderFields>(ClockOf(limiter), limits, set);
              }),
-             py::arg("limiter"), py::arg("limits"), py::arg("x_ratelimit"), py::arg("ietf"));
+             py::arg("limiter"), py::arg("limits"), py::arg("x_ratelimit"), py::arg("ietf"),
+             py::arg("openai") = false);
   m.def(
       "policy_member", [](const Limit& limit) { return py::bytes(PolicyMember(limit)); },
       py::arg("limit"));

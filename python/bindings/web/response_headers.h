@@ -55,13 +55,18 @@ inline py::object Stolen(PyObject* object) {
   return py::reinterpret_steal<py::object>(object);
 }
 
+// The outcome whose OpenAI fields stand beside those of a decision; null if there is none.
+struct Beside {
+  const Decision* decision = nullptr;
+  RateFieldValues values{};
+};
+
 // The fields of one kind of header list.
 template <typename Kind>
 class Template {
  public:
-  Template(const std::vector<Limit>& limits, bool x_ratelimit, bool ietf)
-      : set_((x_ratelimit ? kXRateLimitFields : 0) | (ietf ? kIetfFields : 0) |
-             SetOf(RateField::kRetryAfter)) {
+  // `set` is of the fields that are sent.
+  Template(const std::vector<Limit>& limits, RateFieldSet set) : set_(set) {
     for (size_t i = 0; i < kRateFields; ++i) {
       names_[i] = Stolen(Kind::Make(Kind::Named(static_cast<RateField>(i))));
     }
@@ -81,15 +86,21 @@ class Template {
 
   // Adds to `list`, a list of pairs, the fields of `decision` that are not set there. A field that
   // is a List is joined with an existing one.
-  void Extend(const py::object& list, const Decision& decision,
-              const RateFieldValues& values) const {
-    Append(list, decision, values, Present(list.ptr()));
+  void Extend(const py::object& list, const Decision& decision, const RateFieldValues& values,
+              const Beside& beside) const {
+    const RateFieldSet present = Present(list.ptr());
+    Append(list, decision, values, present);
+    AppendBeside(list, beside, present);
   }
 
   // Appends the fields after removing existing ones.
-  void Put(const py::object& list, const Decision& decision, const RateFieldValues& values) const {
-    const RateFieldSet wanted =
-        values.wait_s.has_value() ? set_ : set_ & ~SetOf(RateField::kRetryAfter);
+  void Put(const py::object& list, const Decision& decision, const RateFieldValues& values,
+           const Beside& beside) const {
+    RateFieldSet wanted = values.wait_s.has_value() ? set_ : set_ & ~SetOf(RateField::kRetryAfter);
+    if ((set_ & kOpenAiFields) != 0) {
+      const RateFieldSet left_out = beside.decision == nullptr ? kOpenAiFields : 0;
+      wanted &= ~(left_out & ~OpenAiFieldsOf(*decision.limit));
+    }
     if ((Present(list.ptr()) & wanted) != 0) {
       for (Py_ssize_t i = PyList_GET_SIZE(list.ptr()); i-- > 0;) {
         if (i >= PyList_GET_SIZE(list.ptr()) || (NameAt(list.ptr(), i) & wanted) == 0) continue;
@@ -97,7 +108,11 @@ class Template {
       }
     }
     Append(list, decision, values, /*present=*/0);
+    AppendBeside(list, beside, /*present=*/0);
   }
+
+  // Whether a limit's fields are sent.
+  bool Shows(const Decision& decision) const { return FindRule(decision) != nullptr; }
 
  private:
   struct Rule {
@@ -159,6 +174,14 @@ class Template {
     WriteRateFields(rule.texts, values, set_ & ~(present & ~kIetfFields), put);
   }
 
+  void AppendBeside(const py::object& list, const Beside& beside, RateFieldSet present) const {
+    if (beside.decision == nullptr) return;
+    const auto put = [&](RateField field, std::string_view value) {
+      Append(list, Field(field, value));
+    };
+    WriteOpenAiFields(RuleOf(*beside.decision).texts, beside.values, set_ & ~present, put);
+  }
+
   // Replaces the value of the first header of this name by the result of `join`.
   template <typename Join>
   static void Rewrite(const py::object& list, RateField name, Join join) {
@@ -185,11 +208,18 @@ class Template {
     return Stolen(PyTuple_Pack(2, names_[static_cast<size_t>(name)].ptr(), made.ptr()));
   }
 
-  const Rule& RuleOf(const Decision& decision) const {
+  const Rule* FindRule(const Decision& decision) const {
     for (const Rule& rule : rules_) {
-      if (rules_.size() == 1 || rule.name == decision.limit->name()) return rule;
+      if (rule.name == decision.limit->name()) return &rule;
     }
-    throw py::key_error(decision.limit->name());
+    return nullptr;
+  }
+
+  const Rule& RuleOf(const Decision& decision) const {
+    if (rules_.size() == 1) return rules_[0];
+    const Rule* const rule = FindRule(decision);
+    if (rule == nullptr) throw py::key_error(decision.limit->name());
+    return *rule;
   }
 
   const RateFieldSet set_;  // the fields that are sent
@@ -199,9 +229,17 @@ class Template {
 };
 
 struct HeaderFields {
-  HeaderFields(std::function<int64_t()> clock, const std::vector<Limit>& limits, bool x_ratelimit,
-               bool ietf)
-      : now(std::move(clock)), raw(limits, x_ratelimit, ietf), text(limits, x_ratelimit, ietf) {}
+  HeaderFields(std::function<int64_t()> clock, const std::vector<Limit>& limits, RateFieldSet sent)
+      : now(std::move(clock)), set(sent), raw(limits, sent), text(limits, sent) {}
+
+  Beside BesideOf(PyObject* decision, int64_t decided_ns, int64_t now_ns) const {
+    if ((set & kOpenAiFields) == 0) return {};
+    const Decision* const found =
+        BesideForOpenAi(*GetDecision(decision), OutcomesOf(decision),
+                        [this](const Decision& each) { return raw.Shows(each); });
+    if (found == nullptr) return {};
+    return {found, RateFieldValuesOf(*found, decided_ns, now_ns)};
+  }
 
   template <typename Kind>
   const Template<Kind>& of() const {
@@ -213,6 +251,7 @@ struct HeaderFields {
   }
 
   const std::function<int64_t()> now;  // the instant, by the clock of the limiter
+  const RateFieldSet set;
   const Template<Raw> raw;
   const Template<Text> text;
 };

@@ -120,6 +120,7 @@ class CheckService(Service):
         require_token: bool = True,
         refused_status: int = 200,
         auth_refused_status: int = 429,
+        openai_fields: bool = False,
         auth_headers: Sequence[tuple[str, str]] | None = None,
     ) -> None: ...
     def use(self, rule_limiter: object) -> None:

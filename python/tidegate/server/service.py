@@ -105,6 +105,7 @@ class Service:
             require_token=checks.needs_token,
             refused_status=checks.refused_status,
             auth_refused_status=checks.auth_refused_status,
+            openai_fields=checks.openai_fields,
             auth_headers=None if checks.auth_headers is None else list(checks.auth_headers.items()),
         )
         self.front.route(self.checks)

@@ -140,6 +140,10 @@ class Checks(_Part):
     auth_refused_status: Literal[401, 403, 429] = Field(
         default=429, description="The status of an answer to a gateway that refuses: 403 for nginx."
     )
+    openai_fields: bool = Field(
+        default=False,
+        description="Whether answers over HTTP also have the fields that clients of OpenAI read.",
+    )
     auth_headers: Optional[dict[str, str]] = Field(
         default=None,
         description="The headers of a gateway and the attributes that they name, in place of "

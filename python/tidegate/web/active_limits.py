@@ -8,7 +8,7 @@ from tidegate._core import Limit
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.plan import Plan
-from tidegate.web.headers import Problems, fields_for
+from tidegate.web.headers import OPENAI, Problems, fields_for
 from tidegate.web.registry import register
 
 __all__ = ["ActiveLimits", "refuse_places"]
@@ -30,7 +30,15 @@ class ActiveLimits:
     Raises ConfigurationError for unknown families of headers. Immutable.
     """
 
-    __slots__ = ("_offline_limiter", "_plan", "fields", "lease_ns", "limiter", "problems")
+    __slots__ = (
+        "_offline_limiter",
+        "_plan",
+        "fields",
+        "lease_ns",
+        "limiter",
+        "problems",
+        "shows_all",
+    )
 
     def __init__(self, limiters: Sequence[Limiter], headers: Iterable[str]) -> None:
         # Limits of equal names are equal, or their owner treats them as one.
@@ -38,7 +46,10 @@ class ActiveLimits:
         self.limiter = limiters[0]
         # The shortest lease of the places that requests take; 0 if they take none.
         self.lease_ns = min((one._lease_ns for one in limiters if one._has_leases), default=0)
+        headers = tuple(headers)
         self.fields = fields_for(self.limiter, limits, headers)
+        # Whether the fields are of more limits than the one that binds.
+        self.shows_all = OPENAI in headers and len(limits) > 1
         self.problems = Problems(limits)
         self._plan: Plan | None = None
         self._offline_limiter: Limiter | None = None

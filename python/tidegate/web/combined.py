@@ -86,6 +86,7 @@ class CombinedLimiter:
         now_ns = limits.limiter._now_ns()
         passed: list[Charge] = []
         binding: tuple[Decision, RequestLimiter] | None = None
+        decisions: list[Decision] = []
         for group in groups:
             mine = [charges[number] for number in group.numbers]
             keys = [charge.key or "" for _, charge in mine]
@@ -97,9 +98,12 @@ class CombinedLimiter:
                 decision = await execution.take(turn)
                 now_ns = turn.charged_ns
             else:
-                settles = any(charge.hooks.cost_after is not None for _, charge in mine)
-                decision = await execution.hit_plan(group.plan, keys, costs, settles)
+                is_asked = limits.shows_all or any(
+                    charge.hooks.cost_after is not None for _, charge in mine
+                )
+                decision = await execution.hit_plan(group.plan, keys, costs, is_asked)
             limiter, bound = mine[group.plan.binding(decision)]
+            decisions += decision.outcomes or (decision,)
             if began is not None:
                 took = time.perf_counter() - began
                 observers.notify_time(bound.limits.limiter, took, limiter.hooks)
@@ -107,6 +111,8 @@ class CombinedLimiter:
                 bound.notify_refusal(request, decision)
                 for charge in passed:
                     await charge.undo(execution)
+                if limits.shows_all:
+                    decision = decision._among(decisions)
                 return limiter.decide(limits, decision, now_ns, ())
             first = 0
             for _, charge in mine:
@@ -117,7 +123,8 @@ class CombinedLimiter:
             if binding is None or decision.remaining < binding[0].remaining:
                 binding = decision, limiter
         assert binding is not None
-        return binding[1].decide(limits, binding[0], now_ns, tuple(passed))
+        decision = binding[0]._among(decisions) if limits.shows_all else binding[0]
+        return binding[1].decide(limits, decision, now_ns, tuple(passed))
 
     def _groups_of(self, limits: Sequence[ActiveLimits]) -> tuple[ActiveLimits, list[_StoreGroup]]:
         known = tuple(limits)

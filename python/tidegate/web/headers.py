@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAMILIES",
+    "OPENAI",
     "PROBLEM_TYPE",
     "SHADOW",
     "FieldList",
@@ -36,6 +37,8 @@ FAMILIES = ("x-ratelimit", "ietf")
 # The revisions of the draft by which "ietf" may be named. A later revision, with fields of another
 # form, gets a family of its own.
 _REVISIONS = {"ietf-11": "ietf"}
+# Those that clients of OpenAI read, of the limits on requests and on tokens.
+OPENAI = "openai"
 # Only for rules: names the rules in shadow that would have refused the request.
 SHADOW = "shadow"
 
@@ -47,13 +50,16 @@ def fields_for(
 ) -> HeaderFields:
     """Returns an encoder of the rate-limit fields of the responses that one plan governs.
 
-    `families` are ``"x-ratelimit"`` (X-RateLimit-Limit, -Remaining, -Reset) and ``"ietf"``
+    `families` are ``"x-ratelimit"`` (X-RateLimit-Limit, -Remaining, -Reset), ``"ietf"``
     (RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers, as RFC 9651
-    lists). Retry-After is on every refusal after which waiting helps. `limiter` has the clock.
-    Raises ConfigurationError for other families.
+    lists) and ``"openai"`` (x-ratelimit-limit-requests and so on). Retry-After is on every
+    refusal after which waiting helps. `limiter` has the clock. Raises ConfigurationError for other
+    families.
     """
     chosen = check_families(families)
-    return HeaderFields(limiter, list(limits), "x-ratelimit" in chosen, "ietf" in chosen)
+    return HeaderFields(
+        limiter, list(limits), "x-ratelimit" in chosen, "ietf" in chosen, OPENAI in chosen
+    )
 
 
 class Problems:
@@ -107,7 +113,7 @@ def extend(headers: Any, outcome: RequestDecision) -> None:
 def check_families(families: Iterable[str], *, of_rules: bool = False) -> tuple[str, ...]:
     """Returns the families of fields, "ietf" for its revisions. Raises ConfigurationError for
     unknown ones."""
-    known = (*FAMILIES, *_REVISIONS, *([SHADOW] if of_rules else []))
+    known = (*FAMILIES, OPENAI, *_REVISIONS, *([SHADOW] if of_rules else []))
     accepted = f"expected {', '.join(map(repr, known))}, or several of them, or ()"
     if isinstance(families, str):
         families = (families,)

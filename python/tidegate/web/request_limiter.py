@@ -128,6 +128,8 @@ class RequestDecision(_core.RequestDecision):
             return self
         standings = [await charge.standing(execution) for charge in self.charges]
         binding = min(standings, key=lambda standing: standing.remaining)
+        if self.limits.shows_all:
+            binding = binding._among(standings)
         now_ns = self.limits.limiter._now_ns()
         return self.limiter.decide(self.limits, binding, now_ns, ())
 
@@ -146,6 +148,8 @@ class RequestDecision(_core.RequestDecision):
             for charge, each in zip(charges, found)
         ]
         binding = min(standings, key=lambda standing: standing.remaining)
+        if self.limits.shows_all:
+            binding = binding._among(standings)
         now_ns = self.limits.limiter._now_ns()
         return self.limiter.decide(self.limits, binding, now_ns, charges)
 
@@ -236,6 +240,7 @@ class RequestLimiter:
             and enabled
             and cost_after is None
             and not self.wait
+            and not limits.shows_all
         )
         # Charges a key where a plain charge never waits, by one call of the core.
         self._charge_at_once: Any = None
@@ -345,7 +350,9 @@ class RequestLimiter:
         assert charge.key is not None
         limiter = charge.limits.limiter
         # Then the decision needs the outcome of each limit, as that of a plan has.
-        is_plan = self.hooks.cost_after is not None and len(limiter.limits) > 1
+        is_plan = len(limiter.limits) > 1 and (
+            self.hooks.cost_after is not None or charge.limits.shows_all
+        )
         if self.wait:
             return self._wait_for_turn(request, charge, execution, is_plan=is_plan)
         # Read before the decision; a server's decision is by the server's clock.

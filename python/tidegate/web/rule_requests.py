@@ -19,7 +19,7 @@ from tidegate.limiter.waiting.leases import RuleLease
 from tidegate.web.addresses import address_of
 from tidegate.web.callables import check_function, check_result, wrong_result
 from tidegate.web.execution import AWAITING, Awaiting, Blocking, Execution
-from tidegate.web.headers import FAMILIES, SHADOW, Problems, check_families, fields_for
+from tidegate.web.headers import FAMILIES, OPENAI, SHADOW, Problems, check_families, fields_for
 from tidegate.web.hooks import Hooks, log
 from tidegate.web.observers import Refusal, observers
 from tidegate.web.registry import register_rules
@@ -91,7 +91,7 @@ class RuleRequests:
         self._enabled = enabled
         self._families = tuple(family for family in families if family != SHADOW)
         # The beginning of the keys of its plans, besides the keys of other families.
-        self._start = bytes(family in self._families for family in FAMILIES)
+        self._start = bytes(family in self._families for family in (*FAMILIES, OPENAI))
         self._shows_shadow = SHADOW in families
         # Whether a request is decided without calling any function in Python but those of the cost
         # and of exemption.
@@ -372,6 +372,8 @@ _MOST_PLANS = 4096
 class _RulePlan:
     """The limits that apply to a request, and the fields and bodies of its responses."""
 
+    # Decisions of rules have the outcomes of all limits.
+    shows_all = False
     __slots__ = (
         "_limiter",
         "bare",

@@ -39,6 +39,18 @@ _HEADERS = {
             ("RateLimit", "The remaining units of the limit that refused"),
         )
     },
+    "openai": {
+        f"X-RateLimit-{name}-{what}": {
+            "description": f"{description} of {what.lower()}",
+            "schema": {"type": kind},
+        }
+        for what in ("Requests", "Tokens")
+        for name, description, kind in (
+            ("Limit", "The limit", "integer"),
+            ("Remaining", "What remains", "integer"),
+            ("Reset", "The time, such as 6m0s, until all is available again", "string"),
+        )
+    },
 }
 _PROBLEM = {
     "application/problem+json": {
