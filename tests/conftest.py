@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import processes
 import pytest
 
@@ -20,6 +21,12 @@ os.environ.setdefault(
     "HYPOTHESIS_STORAGE_DIRECTORY",
     str(Path(tempfile.gettempdir(), f"tidegate-hypothesis-{os.getuid()}")),
 )
+
+# How long an example takes says more about the machine's load than about the code.
+hypothesis.settings.register_profile(
+    "tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("tests")
 
 
 # Pytest makes millions of objects for 10,000 tests, and keeps them. The garbage collector would
