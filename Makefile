@@ -35,7 +35,7 @@ cpp_others := $(shell find tests/cpp tests/extension tests/fuzz benchmarks/cpp -
 python_files := python tests benchmarks examples docs scripts
 
 .PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood owed values leases lost-rules starts chaos soak bench simulate-leases bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
-  fetch fuzz mutants oracle campaign docs wheel clean deps-build deps-test deps-bench deps-fuzz
+  fetch fuzz conformance mutants oracle campaign docs wheel clean deps-build deps-test deps-bench deps-fuzz
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -248,6 +248,11 @@ mutants: deps-test $(VENV)/.test  ## change the package at MUTANTS random places
 chaos: deps-test $(VENV)/.test $(VENV)/.tested  ## some 150 faults of servers, networks and processes, in at most 20 minutes
 	@mkdir -p build
 	$(python) tests/faults/chaos_campaign.py --minutes 20 --json build/chaos.json
+
+# Go builds it from the version that is named, with the newest of what it needs.
+conformance: $(VENV)/.test $(VENV)/.tested  ## h2spec against HTTP/2 of the server; needs go
+	GOBIN=$(abspath build/h2spec) go install github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible
+	$(python) scripts/h2spec.py build/h2spec/h2spec
 
 starts: deps-test $(VENV)/.test $(VENV)/.tested  ## 40 processes that start at once, and ask one Redis at once
 	$(python) tests/faults/start_campaign.py

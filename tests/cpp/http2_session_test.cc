@@ -6,6 +6,7 @@
 
 #include <map>
 #include <string>
+#include <tuple>
 
 #include "session_testing.h"
 
@@ -378,13 +379,44 @@ TEST(FrameGuardTest, CountsFramesHoweverTheBytesAreCut) {
   for (size_t piece = 1; piece < 40; ++piece) {
     FrameGuard guard(options);
     size_t passed = 0;
-    while (passed < bytes.size() &&
-           guard.Pass(std::string_view(bytes).substr(passed, piece), Instant())) {
+    while (passed < bytes.size() && guard.Pass(std::string_view(bytes).substr(passed, piece),
+                                               Instant()) == FrameGuard::Verdict::kPass) {
       passed += piece;
     }
     EXPECT_LT(passed, bytes.size()) << piece;
     EXPECT_GE(passed + piece, bytes.size() - 8) << piece;
   }
+}
+
+TEST(FrameGuardTest, FindsMalformedPrioritiesHoweverTheBytesAreCut) {
+  const auto priority = [](char stream, char parent) {
+    std::string frame("\0\0\x05\x02\0\0\0\0\0\0\0\0\0\x10", 14);
+    frame[8] = stream;
+    frame[12] = parent;
+    return frame;
+  };
+  const std::string fine = std::string(kHttp2Preface) + priority(3, 0) + priority(3, 1);
+  for (size_t piece = 1; piece < 60; ++piece) {
+    for (const auto& [stream, parent, expected] : {std::tuple{3, 5, FrameGuard::Verdict::kPass},
+                                                   {3, 3, FrameGuard::Verdict::kMalformed},
+                                                   {0, 3, FrameGuard::Verdict::kMalformed}}) {
+      const std::string bytes =
+          fine + priority(static_cast<char>(stream), static_cast<char>(parent)) + priority(7, 0);
+      FrameGuard guard{FrontOptions()};
+      auto found = FrameGuard::Verdict::kPass;
+      for (size_t at = 0; at < bytes.size() && found == FrameGuard::Verdict::kPass; at += piece) {
+        found = guard.Pass(std::string_view(bytes).substr(at, piece), Instant());
+      }
+      EXPECT_EQ(found, expected) << piece << " " << stream << " " << parent;
+    }
+  }
+}
+
+TEST_F(Http2SessionTest, AMalformedPriorityEndsTheConnection) {
+  Exchange();
+  session_->Receive(std::string("\0\0\x05\x02\0\0\0\0\x05\0\0\0\x05\x10", 14));
+  Exchange();
+  EXPECT_THAT(goaways_, ::testing::ElementsAre(NGHTTP2_PROTOCOL_ERROR));
 }
 
 TEST(RateBoundTest, RefillsWithTime) {

@@ -183,10 +183,17 @@ bool Http2Session::over() const {
 
 void Http2Session::Receive(std::string_view bytes) {
   if (terminated_ || broken_) return;
-  if (!guard_.Pass(bytes, now())) {
-    counters().floods.Add();
-    Terminate(NGHTTP2_ENHANCE_YOUR_CALM);
-    return;
+  switch (guard_.Pass(bytes, now())) {
+    case FrameGuard::Verdict::kPass:
+      break;
+    case FrameGuard::Verdict::kFlood:
+      counters().floods.Add();
+      Terminate(NGHTTP2_ENHANCE_YOUR_CALM);
+      return;
+    case FrameGuard::Verdict::kMalformed:
+      counters().errors_protocol.Add();
+      Terminate(NGHTTP2_PROTOCOL_ERROR);
+      return;
   }
   const ssize_t read = nghttp2_session_mem_recv(
       session_, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
