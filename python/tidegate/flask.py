@@ -45,7 +45,7 @@ from tidegate.web.frameworks.calls import limited_class
 from tidegate.web.frameworks.flask_app import DECISION, LimitedApp
 from tidegate.web.frameworks.flask_cli import add_command
 from tidegate.web.frameworks.flask_headers import AddHeaders
-from tidegate.web.frameworks.flask_views import MARK, LimitedView, PlacedLimit
+from tidegate.web.frameworks.flask_views import MARK, LimitedView, PlacedLimit, limited_app
 from tidegate.web.frameworks.order_check import (
     check_limit,
     check_view,
@@ -361,6 +361,12 @@ class _Decorator:
                 )
             placed = self._place(f"blueprint:{target.name}")
             self._extension.of_blueprints.append((target, placed))
+
+            def check() -> None:
+                limited_app(self._extension, target)
+
+            # Not before_request(), which refuses blueprints that are registered already.
+            target.before_request_funcs.setdefault(None, []).append(check)
             return target
         if inspect.isclass(target):
             placed = self._place(unique_scope(target))

@@ -21,62 +21,12 @@
 #include "limiter/limiter.h"
 #include "limiter/quotas.h"
 #include "limiter/reservations.h"
+#include "rules/bound_rules.h"
 #include "rules/rule_limiter.h"
 #include "server/capsules.h"
 
 namespace tidegate::python {
 namespace {
-
-// One rule set with its limiter. Decisions keep it alive.
-class BoundRules {
- public:
-  explicit BoundRules(std::shared_ptr<RuleLimiter> limiter) : limiter_(std::move(limiter)) {}
-
-  RuleLimiter& limiter() const { return *limiter_; }
-  const std::shared_ptr<RuleLimiter>& shared() const { return limiter_; }
-
-  static constexpr int kCost = -2;
-
-  // Like RuleSet::AttributeNumber(), or kCost. Names come from keyword arguments, which are mostly
-  // the same few objects.
-  int AttributeNumber(PyObject* name) {
-    for (const auto& [known, number] : known_) {
-      if (known.ptr() == name) return number;
-    }
-    if (PyUnicode_CompareWithASCIIString(name, "cost") == 0) return kCost;
-    Py_ssize_t size = 0;
-    const char* const text = PyUnicode_AsUTF8AndSize(name, &size);
-    if (text == nullptr) {
-      PyErr_Clear();
-      Throw(Error::kConfiguration,
-            "an attribute is named " + Shown(name) + "; expected a name without surrogates");
-    }
-    const int number = limiter_->rules().AttributeNumber({text, static_cast<size_t>(size)});
-    if (known_.size() < kMostKnown && PyUnicode_CHECK_INTERNED(name) != 0) {
-      known_.emplace_back(py::reinterpret_borrow<py::object>(name), number);
-      if (number < 0) SayUnread(name);
-    }
-    return number;
-  }
-
- private:
-  // Has the package look at a name that no rule reads. A log handler may raise: no request fails
-  // for that.
-  void SayUnread(PyObject* name) {
-    try {
-      const py::object self = py::cast(this, py::return_value_policy::reference);
-      const py::object say = py::getattr(self, "unread", py::none());
-      if (!say.is_none()) say(py::reinterpret_borrow<py::object>(name));
-    } catch (py::error_already_set& error) {
-      error.discard_as_unraisable("an attribute that no rule reads");
-    }
-  }
-
-  static constexpr size_t kMostKnown = 16;
-
-  const std::shared_ptr<RuleLimiter> limiter_;
-  std::vector<std::pair<py::object, int>> known_;
-};
 
 struct PyRuleLimiter {
   std::shared_ptr<TimedStore> store;
@@ -181,6 +131,7 @@ class Asked {
   }
   void ReadAll(const py::dict& attributes) {
     for (const auto& [name, value] : attributes) Read(name.ptr(), value.ptr());
+    rules_.LookAt(request_);
   }
 
   const Request& request() const { return request_; }
@@ -214,6 +165,7 @@ PyObject* Ask(PyObject* self, Read read) {
     const RuleLimiter& limiter = rules.limiter();
     Asked asked(rules);
     read(asked);
+    rules.LookAt(asked.request());
     Outcomes outcomes;
     if (kAsking == Asking::kHit && limiter.store().blocks()) {
       const auto early = limiter.HitWithoutWaiting(asked.request(), asked.cost(), &outcomes);

@@ -7,6 +7,7 @@ import time
 
 from tidegate import _core
 from tidegate._core import Decision, Limit
+from tidegate.limiter.absent import Absent
 from tidegate.limiter.base import BaseLimiter
 from tidegate.limiter.clock import ManualClock, extender_by
 from tidegate.limiter.debt import WriteOffs
@@ -466,6 +467,12 @@ def _with_rules(*limits: Any, **kwargs: Any) -> RuleLimiter:
     rules = kwargs.pop("rules") if "rules" in kwargs else limits[0]
     return RuleLimiter(rules, **kwargs)
 
+
+# What is asked of a limiter with rules. Type checkers are to find these names missing.
+if not TYPE_CHECKING:
+    for _name in ("check", "check_async", "explain", "rule_stats"):
+        _advice = "expected hit(), such as hit('42'), or a limiter of rules: Limiter(rules=...)"
+        setattr(KeyLimiter, _name, Absent(_name, _advice))
 
 # Inherited methods would be slower with each call (ADR 4).
 Limiter._add_fast_methods(Limiter)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from functools import partial
 
 from tidegate import _core
+from tidegate.limiter.absent import Absent
 from tidegate.limiter.base import BaseLimiter
 from tidegate.limiter.clock import extender_by
 from tidegate.limiter.debt import WriteOffs
@@ -16,8 +16,8 @@ from tidegate.limiter.leasing import leasing_of
 from tidegate.limiter.reservation import Reserves, Reserving
 from tidegate.limiter.reservation_token import identity
 from tidegate.limiter.reserved_request import Reserved
+from tidegate.limiter.slips import Slips
 from tidegate.limiter.storage.arguments import explains_arguments
-from tidegate.limiter.unread import UnreadAttributes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,11 +57,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RuleLimiter", "compiled"]
 
-log = logging.getLogger("tidegate")
-
-# The most tiers that no rule knows and that are looked at for slips.
-_MOST_NOTED = 1000
-
 
 class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
     """Decides about requests by a set of rules: what ``Limiter(rules=...)`` makes.
@@ -72,9 +67,10 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
     All rules that apply to a request are one plan: it is charged all of their limits or none.
     The decision's `rule` is the id of the rule that binds, None where no rule applies; its
     `outcomes` are the decisions of all limits. Attributes are str, bytes or None, which is as if
-    it were not given; those that no rule looks at change nothing, and slips of others are logged,
-    once for each name. `tiers` finds the tier of
-    requests that come without one. `rules` may be a RuleSource too: then they change as it does.
+    it were not given; those that no rule looks at change nothing. Names and values that are slips
+    of what rules name are logged, once for each: `usr`, the tier `Premium`, the endpoint `login`.
+    `tiers` finds the tier of requests that come without one. `rules` may be a RuleSource too: then
+    they change as it does.
     Refusals are handed to `violations`, such as a ViolationLog. With `load`, a LoadShedding,
     requests cost more while the service is under load. Other arguments are those of Limiter.
 
@@ -110,11 +106,10 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         self._rules: RuleSet = now
         self._watchers: list[weakref.WeakMethod[Callable[[RuleSet], None]]] = []
         self._tiers = tiers
-        self._noted_tiers: set[str] = set()
         self._violations = violations
         self._write_offs = WriteOffs()
         super().__init__(core, self._storage, clock, scope, now.hidden, now._usage_costs)
-        self._bound.unread = UnreadAttributes(now)
+        self._bound.slips = Slips(now)
         self._extender = extender_by(clock)
         # Each check() then calls _check_in_python().
         self._in_python = tiers is not None or violations is not None
@@ -142,8 +137,9 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         stay as they are.
         """
         core = compiled(rules)
+        of_web = self._bound.slips.of_web
         self._use(core, rules.hidden, rules._usage_costs)
-        self._bound.unread = UnreadAttributes(rules)
+        self._bound.slips = Slips(rules, of_web=of_web)
         self._rules = rules
         for watcher in self._watchers:
             watch = watcher()
@@ -475,24 +471,7 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         """Returns the attributes, with the tier that `tiers` finds if the request has none."""
         if self._tiers is None or attributes.get("tier") is not None:
             return dict(attributes)
-        return {**attributes, "tier": self._tier_of(self._tiers, attributes)}
-
-    def _tier_of(self, tiers: TierLookup, attributes: Mapping[str, Attribute]) -> str | None:
-        """Returns the tier that `tiers` finds. One that is a slip of a known one is logged."""
-        tier = tiers.of(attributes)
-        if tier is None or tier in self._rules.named_tiers or tier in self._noted_tiers:
-            return tier
-        if len(self._noted_tiers) < _MOST_NOTED:
-            from tidegate.rules.advice.near import meant_by
-
-            self._noted_tiers.add(tier)
-            meant = meant_by(tier, self._rules.named_tiers)
-            if meant is not None:
-                log.warning(
-                    "the tier %.80r that `tiers` found is none of the rules'; did you mean %r? Its "
-                    "requests have the default tier", tier, meant,
-                )  # fmt: skip
-        return tier
+        return {**attributes, "tier": self._tiers.of(attributes)}
 
     def _record(self, decision: Decision, attributes: Mapping[str, Attribute]) -> None:
         if not decision.allowed and self._violations is not None:
@@ -502,7 +481,7 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
 
     def _check_in_python(self, *, cost: int = 1, **attributes: Attribute) -> Decision:
         if self._tiers is not None and attributes.get("tier") is None:
-            attributes["tier"] = self._tier_of(self._tiers, attributes)
+            attributes["tier"] = self._tiers.of(attributes)
         decision = self._check(cost=cost, **attributes)
         if self._violations is not None and not decision.allowed:
             self._violations.record(decision, attributes)
@@ -576,6 +555,18 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
 
         return await run_rules(self, op, {"cost": cost, **attributes}, decision)
 
+
+# What is asked of a limiter without rules. Type checkers are to find these names missing.
+if not TYPE_CHECKING:
+    _A_CHECK = "expected check(), such as check(user='42', endpoint='/api/posts')"
+    _NO_WAIT = "expected check(), and release() of its decision, since rules have no queue"
+    for _name, _advice in {
+        **dict.fromkeys(("hit", "allow", "hit_many"), _A_CHECK),
+        **dict.fromkeys(("hit_async", "allow_async", "hit_many_async"), "expected check_async()"),
+        **dict.fromkeys(("acquire", "acquire_async", "acquired", "slot"), _NO_WAIT),
+        **dict.fromkeys(("charge_up_to", "charge_up_to_async"), "expected charge() or reserve()"),
+    }.items():
+        setattr(RuleLimiter, _name, Absent(_name, _advice))
 
 # Inherited, they would take a detour with each call.
 RuleLimiter._add_fast_methods(RuleLimiter)

@@ -25,6 +25,7 @@ from tidegate.server.listeners import AnomalyWatch, DecisionLog, to_history, to_
 from tidegate.server.native import _native
 from tidegate.server.quota_events import QuotaLog
 from tidegate.server.recording import Recording
+from tidegate.server.slips import SlipLog
 from tidegate.server.snapshots import Snapshots
 from tidegate.server.spare_memory import SpareMemory
 from tidegate.server.state import ServiceState
@@ -163,7 +164,8 @@ class Service:
 
     def _listeners(self) -> list[Any]:
         settings = self.settings
-        listeners: list[Any] = []
+        # The endpoints of Envoy's requests are names of its own.
+        listeners: list[Any] = [SlipLog(self.limiter, endpoints=self.envoy is None)]
         if settings.log.refusals or settings.log.access:
             listeners.append(
                 DecisionLog(refusals=settings.log.refusals, access=settings.log.access)

@@ -107,6 +107,7 @@ class RuleRequests:
         # The requests after which endpoints of rules are compared with those of requests.
         self._uncompared = 0
         register_rules(limiter)
+        limiter._bound.slips.of_web = True
         self._compare(limiter.rules)
         limiter._watch(self._compare)
 

@@ -12,6 +12,7 @@ flask = pytest.importorskip("flask")
 
 from flask.views import MethodView, View  # noqa: E402
 from flask_service import nothing, service, statuses  # noqa: E402
+from tidegate import ConfigurationError  # noqa: E402
 from tidegate.flask import RateLimiter, RateLimitExceeded  # noqa: E402
 
 
@@ -201,6 +202,23 @@ def test_exempt_views_and_blueprints_are_not_limited(clock, tmp_path):
     assert statuses(app, "/limited", "/limited") == [200, 429]
     with pytest.raises(tg.ArgumentTypeError, match="expected a view"):
         limiter.exempt("limited")
+
+
+@pytest.mark.parametrize("of_blueprint", [False, True])
+def test_an_extension_without_init_app_is_an_error_of_each_request(of_blueprint):
+    app, blueprint, limiter = flask.Flask("forgetful"), flask.Blueprint("b", "b"), RateLimiter()
+    view = lambda: "ok"  # noqa: E731
+    blueprint.get("/")(view if of_blueprint else limiter.limit("1/hour")(view))
+    if of_blueprint:
+        limiter.limit("1/hour")(blueprint)
+    app.register_blueprint(blueprint)
+    app.testing = True
+    with pytest.raises(ConfigurationError, match=r"forgetful does not have; .* init_app\(\)"):
+        app.test_client().get("/")
+    limiter.init_app(app := flask.Flask("other"))
+    app.register_blueprint(blueprint)
+    answers = [app.test_client().get("/").status_code for _ in range(2)]
+    assert answers == [200, 429]
 
 
 def test_the_limit_of_a_blueprint_counts_all_its_endpoints(app, clock):

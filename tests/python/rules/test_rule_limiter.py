@@ -501,10 +501,10 @@ def test_a_tier_that_is_a_slip_is_said_once(caplog: Any) -> None:
         limits = [limiter.check(user=user).limit for user in found]
     assert limits == [1, 1, 1, 1, 9]
     said = [record.getMessage() for record in caplog.records]
-    assert [text.partition("that")[0] for text in said] == [
-        "the tier 'Premium' ",
-        "the tier 'premium ' ",
-        "the tier 'premuim' ",
+    assert [text.partition(",")[0] for text in said] == [
+        "a request was given the tier 'Premium'",
+        "a request was given the tier 'premium '",
+        "a request was given the tier 'premuim'",
     ]
     assert all("did you mean 'premium'?" in text for text in said)
 

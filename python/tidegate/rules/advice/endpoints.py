@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from tidegate.rules.model import Rules
 
-__all__ = ["endpoint_names", "find"]
+__all__ = ["METHOD_AND_PATH", "URL", "endpoint_names", "find"]
 
-_METHOD = re.compile(r"([A-Z]{3,10}):?\s+(/.*)")
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/]*(/.*)?", re.IGNORECASE)
+METHOD_AND_PATH = re.compile(r"([A-Z]{3,10}):?\s+(/.*)")
+URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/]*(/.*)?", re.IGNORECASE)
 _NO_SLASH = re.compile(r"[\w.~%{}<>:-]+(/[\w.~%{}<>:-]+)*/?")
 _CONVERTER = re.compile(r"\{([^{}:]*):([^{}]*)\}")
 _ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
@@ -47,10 +47,10 @@ def _problem(endpoint: str) -> str | None:
         return f"begins or ends in white space; expected {endpoint.strip()!r}"
     if endpoint.startswith("!"):
         return "begins with '!', which excludes nothing; expected the endpoints that it is for"
-    with_method = _METHOD.fullmatch(endpoint)
+    with_method = METHOD_AND_PATH.fullmatch(endpoint)
     if with_method:
         return f"has a method; expected {with_method[2]!r}, and {with_method[1]} in `methods`"
-    url = _URL.fullmatch(endpoint)
+    url = URL.fullmatch(endpoint)
     if url:
         return f"has a host, which no path has; expected {url[1] or '/'!r}"
     if endpoint.startswith("/"):

@@ -17,7 +17,7 @@ from tidegate.web.frameworks.streams import settle_after_flask
 if TYPE_CHECKING:
     from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["MARK", "LimitedView", "PlacedLimit"]
+__all__ = ["MARK", "LimitedView", "PlacedLimit", "limited_app"]
 
 MARK = "__tidegate_flask_limit__"
 
@@ -33,6 +33,22 @@ class PlacedLimit:
     def is_for(self, method: str) -> bool:
         methods = self.options["methods"]
         return methods is None or method in methods
+
+
+def limited_app(extension: Any, target: Any) -> Any:
+    """What `extension` keeps of the current application, which calls `target`.
+
+    Raises ConfigurationError if there is none, since then nothing limits `target`.
+    """
+    app = flask.current_app
+    known: dict[Any, Any] = app.extensions.get("tidegate", {})
+    try:
+        return known[extension]
+    except KeyError:
+        raise ConfigurationError(
+            f"{target!r} is limited by an extension that {app.name} does not have; expected a call "
+            "of its init_app() with the application"
+        ) from None
 
 
 class LimitedView:
@@ -82,15 +98,7 @@ class LimitedView:
         return chosen
 
     def _enter(self) -> tuple[Any, RequestDecision | None]:
-        app = flask.current_app
-        known: dict[Any, Any] = app.extensions.get("tidegate", {})
-        try:
-            limited = known[self.extension]
-        except KeyError:
-            raise ConfigurationError(
-                f"{self.view!r} is limited by an extension that {app.name} does not have; "
-                "expected a call of its init_app() with the application"
-            ) from None
+        limited = limited_app(self.extension, self.view)
         request = flask.request._get_current_object()  # type: ignore[attr-defined]
         entered: tuple[Any, RequestDecision | None] = limited.enter(self, request)
         return entered

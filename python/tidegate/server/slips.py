@@ -1,0 +1,50 @@
+"""Tiers and endpoints that callers of the service give and no rule matches, as slips."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidegate.limiter.slips import Slips
+
+if TYPE_CHECKING:
+    from tidegate.limiter.rule_limiter import RuleLimiter
+    from tidegate.rules.rule_set import RuleSet
+    from tidegate.server.recording import Recorded
+
+__all__ = ["SlipLog"]
+
+# The most texts that are looked at of one version of the rules.
+_MOST_TEXTS = 1000
+
+
+class SlipLog:
+    """A listener of decisions that logs slips, once for each, by the rules in force.
+
+    Endpoints that are paths are not looked at: behind a gateway, clients write them. Not
+    thread-safe.
+    """
+
+    def __init__(self, limiter: RuleLimiter, *, endpoints: bool = True) -> None:
+        self._limiter = limiter
+        self._looks_at_endpoints = endpoints
+        self._rules: RuleSet | None = None
+        self._slips: Slips | None = None
+        self._seen: set[tuple[str, str]] = set()
+
+    def __call__(self, recorded: Recorded) -> None:
+        rules = self._limiter.rules
+        if self._slips is None or rules is not self._rules:
+            self._rules, self._slips = rules, Slips(rules)
+            self._seen.clear()
+        for row in recorded.rows:
+            if row.is_rest:
+                continue
+            if row.tier and row.tier not in rules.named_tiers:
+                self._look_at(self._slips, "tier", row.tier)
+            if row.endpoint and row.endpoint[0] != "/" and self._looks_at_endpoints:
+                self._look_at(self._slips, "endpoint", row.endpoint)
+
+    def _look_at(self, slips: Slips, name: str, value: str) -> None:
+        if (name, value) not in self._seen and len(self._seen) < _MOST_TEXTS:
+            self._seen.add((name, value))
+            slips.value(name, value.encode("utf-8", "replace"))
