@@ -164,7 +164,7 @@ values: deps-test $(VENV)/.test $(VENV)/.tested  ## random stored values against
 leases: deps-test $(VENV)/.test $(VENV)/.tested  ## 16 processes on one leased Redis, under faults: no interval admits too much; and broken rules, which are noticed
 	$(python) tests/faults/leases_campaign.py
 	for rule in late given step; do \
-	  $(python) tests/faults/leases_campaign.py --seconds 11 --broken $$rule || exit 1; \
+	  $(python) tests/faults/leases_campaign.py --seconds 14 --broken $$rule || exit 1; \
 	done
 
 lost-rules: deps-test $(VENV)/.test $(VENV)/.tested  ## restore, empty, hide and damage rules LOST_ROUNDS times, under 200 checks a second

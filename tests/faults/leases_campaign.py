@@ -222,7 +222,7 @@ class Campaign:
                     self.server.command("EVAL", GIVE_BACK, "1", key, unit)
         elif self.options.broken == "step" and number != self.broken and 2.1 < phase < 2.2:
             self.broken = number
-            self._step(0.5)
+            self._step(0.9)  # beyond the slots of the longest leases
 
 
 def main() -> int:
