@@ -8,6 +8,13 @@ from pathlib import Path
 import tidegate as tg
 
 START = 1_700_000_000 * 10**9
+# By windows and by a log.
+COUNTED = [
+    tg.Limit("11/7 seconds", algorithm="fixed-window"),
+    tg.Limit("5000/month", algorithm="fixed-window"),
+    tg.Limit("13/7 seconds", algorithm="sliding-window"),
+    tg.Limit("9/7 seconds", algorithm="sliding-log"),
+]
 LIMITS = [
     tg.Limit("7/second"),
     tg.Limit("10/second burst 40"),
@@ -15,11 +22,8 @@ LIMITS = [
     tg.Limit("100000/minute"),
     tg.Limit("7/3 seconds", algorithm="leaky-bucket"),
     tg.Limit("30/minute", id="kept"),
-    tg.Limit("11/7 seconds", algorithm="fixed-window"),
-    tg.Limit("5000/month", algorithm="fixed-window"),
-    tg.Limit("13/7 seconds", algorithm="sliding-window"),
+    *COUNTED,
     tg.Limit("4000000000/hour", algorithm="sliding-window"),
-    tg.Limit("9/7 seconds", algorithm="sliding-log"),
     tg.Limit("9/7 seconds", algorithm="concurrency"),
     tg.Limit("0/minute"),
     tg.Limit("0/minute", algorithm="sliding-window"),

@@ -46,6 +46,18 @@ def _no_process_outlives_the_run() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(params=["memory", "shm"])
+def storage(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each storage that needs no server."""
+    if request.param == "memory":
+        yield "memory://"
+        return
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("there is no /dev/shm")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        yield f"shm://{directory}/table?capacity=1000"
+
+
 @pytest.fixture(scope="session")
 def postgres_directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tg") as directory:
@@ -60,10 +72,8 @@ def shared_postgres(postgres_directory: Path) -> Iterator[PostgresServer]:
     """A server with a database for each test; `pytest -n` has one for each of its processes."""
     from postgres_server import PostgresServer
 
-    server = PostgresServer(postgres_directory)
-    server.start()
-    yield server
-    server.kill()
+    with PostgresServer(postgres_directory) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

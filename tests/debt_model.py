@@ -7,6 +7,7 @@ from fractions import Fraction
 from math import ceil, floor
 
 import tidegate as tg
+from charge_model import COUNTED
 
 START = 1_700_000_000 * 10**9
 LIMITS = [
@@ -195,10 +196,7 @@ CLOCK_STEPS = [
     tg.Limit("10/second burst 40"),
     tg.Limit("3/7 minutes", algorithm="leaky-bucket"),
     tg.Limit("30/minute", id="stepped"),
-    tg.Limit("11/7 seconds", algorithm="fixed-window"),
-    tg.Limit("5000/month", algorithm="fixed-window"),
-    tg.Limit("13/7 seconds", algorithm="sliding-window"),
-    tg.Limit("9/7 seconds", algorithm="sliding-log"),
+    *COUNTED,
 ]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Any, Callable, TypeVar
 
 T = TypeVar("T")
@@ -53,3 +54,12 @@ async def eventually_async(
 def _check(deadline: float, seconds: float) -> None:
     if time.monotonic() >= deadline:
         raise AssertionError(f"the condition did not hold; expected it to within {seconds:g} s")
+
+
+def run_threads(threads: Iterable[threading.Thread]) -> None:
+    """Starts all threads, and returns when all have ended."""
+    team = list(threads)
+    for thread in team:
+        thread.start()
+    for thread in team:
+        thread.join()

@@ -20,7 +20,6 @@ import mmap
 import random
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -215,15 +214,6 @@ _TASKS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _in_child(task: str, *given: Any) -> Any:
-    """Runs a task in a fresh interpreter and returns its result."""
-    command = [sys.executable, __file__, "--child", json.dumps([task, *given])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"{task} {given} failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def _present(peers_only: bool) -> list[str]:
     names = [] if peers_only else [_TIDEGATE]
     missing = []
@@ -243,7 +233,7 @@ def _report_bytes(names: list[str], quick: bool) -> list[dict[str, Any]]:
     found = []
     for name in names:
         sizes = [1_000_000] if quick or name != _TIDEGATE else [1_000_000, 10_000_000]
-        found += [_in_child("bytes", name, size) for size in sizes]
+        found += [harness.in_child(__file__, "bytes", name, size) for size in sizes]
     lines = [
         [
             row["name"],
@@ -266,7 +256,9 @@ def _report_cost(names: list[str], rounds: int, quick: bool) -> list[dict[str, A
         sizes = [1_000, 10_000, 100_000, 1_000_000]
         if name == _TIDEGATE and not quick:
             sizes.append(10_000_000)
-        found += _in_child("cost", name, sizes, rounds if name == _TIDEGATE else peer_rounds)
+        found += harness.in_child(
+            __file__, "cost", name, sizes, rounds if name == _TIDEGATE else peer_rounds
+        )
     first = {row["name"]: row for row in reversed(found)}
     lines = [
         [
@@ -290,7 +282,12 @@ def _report_worst(names: list[str], runs: int, quick: bool) -> list[dict[str, An
             if run > 0 and name != _TIDEGATE:
                 continue
             keys = 4_000_000 if name == _TIDEGATE else 1_000_000
-            found.append({**_in_child("worst", name, keys // 4 if quick else keys), "run": run + 1})
+            found.append(
+                {
+                    **harness.in_child(__file__, "worst", name, keys // 4 if quick else keys),
+                    "run": run + 1,
+                }
+            )
     found.sort(key=lambda row: names.index(row["name"]))
     columns = {
         "worst us": "wall_worst_us",

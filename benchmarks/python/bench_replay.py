@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -154,15 +153,6 @@ _MODULES = {"limits, fixed window": "limits", "throttled-py, token bucket": "thr
 _TASKS = {"replay": _replay, "least": _least_limits, "peer": _peer}
 
 
-def _in_child(task: str, *given: Any) -> Any:
-    """Runs a task in a fresh interpreter and returns its result."""
-    command = [sys.executable, __file__, "--child", json.dumps([task, *given])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"{task} {given} failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def _like(peer: str, replays: dict[str, Any]) -> float:
     """The rate of a replay by the algorithm of a peer, with the columns that the peer returns."""
     if peer.startswith("limits"):  # a bool
@@ -183,7 +173,7 @@ def main() -> None:
     requests = 5_000_000 if options.quick else 50_000_000
 
     replays = [
-        _in_child("replay", algorithm, shape, requests, rounds)
+        harness.in_child(__file__, "replay", algorithm, shape, requests, rounds)
         for algorithm in _ALGORITHMS
         for shape in ("uniform", "zipf")
     ]
@@ -202,11 +192,11 @@ def main() -> None:
     harness.print_table(f"Replay of {requests:,} requests of {_KEYS:,} keys", headers, lines)
 
     present = [name for name in _PEERS if harness.optional(_MODULES[name]) is not None]
-    loops = [_in_child("peer", name, _PEER_REQUESTS, rounds) for name in present]
+    loops = [harness.in_child(__file__, "peer", name, _PEER_REQUESTS, rounds) for name in present]
     lines = [[row["name"], f"{row['per_second']:,.0f}"] for row in loops]
     harness.print_table("A loop in Python with a faked clock", ["", "requests/s"], lines)
 
-    least = _in_child("least", 1_000_000 if options.quick else 10_000_000, rounds)
+    least = harness.in_child(__file__, "least", 1_000_000 if options.quick else 10_000_000, rounds)
     print(f"\nleast_limits of {least['requests']:,} requests: {least['seconds']:.2f} s")
 
     targets = [

@@ -18,6 +18,7 @@ import os
 import platform
 import shutil
 import statistics
+import subprocess
 import sys
 import sysconfig
 import threading
@@ -361,3 +362,12 @@ def write_json(path: Path | None, bench: str, figures: Mapping[str, Any]) -> Non
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=2, default=plain) + "\n", encoding="utf-8")
     print(f"\nwritten to {path}")
+
+
+def in_child(program: str, task: str, *given: Any) -> Any:
+    """Runs a task of a benchmark in a fresh interpreter, which gets ``--child``; its result."""
+    command = [sys.executable, program, "--child", json.dumps([task, *given])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{task} {given} failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])

@@ -52,8 +52,22 @@ def _fastapi() -> tuple[Any, MatchingClient]:
     return FastAPI(lifespan=lifespan), matching
 
 
-def slowapi() -> Any:
+def _endpoints(matching: MatchingClient) -> list[tuple[str, Any, tuple[int, int]]]:
+    """The path, the function and the limit of each endpoint."""
     from fastapi import Request
+
+    async def ride(request, trip):  # type: ignore[no-untyped-def]
+        return await matching("ride", rider=client_of(request.scope), **_place(trip))
+
+    async def fare(request, trip):  # type: ignore[no-untyped-def]
+        return await matching("fare", rider=client_of(request.scope), **_place(trip))
+
+    for endpoint in (ride, fare):
+        endpoint.__annotations__ = {"request": Request, "trip": Trip, "return": dict[str, Any]}
+    return [(RIDE, ride, RIDES), (FARE, fare, FARES)]
+
+
+def slowapi() -> Any:
     from slowapi import Limiter, _rate_limit_exceeded_handler
     from slowapi.errors import RateLimitExceeded
 
@@ -64,20 +78,13 @@ def slowapi() -> Any:
     app.state.limiter = limiter
     app.add_exception_handler(RateLimitExceeded, _rate_limit_exceeded_handler)
 
-    async def ride(request, trip):  # type: ignore[no-untyped-def]
-        return await matching("ride", rider=client_of(request.scope), **_place(trip))
-
-    async def fare(request, trip):  # type: ignore[no-untyped-def]
-        return await matching("fare", rider=client_of(request.scope), **_place(trip))
-
-    for path, endpoint, (count, seconds) in ((RIDE, ride, RIDES), (FARE, fare, FARES)):
-        endpoint.__annotations__ = {"request": Request, "trip": Trip, "return": dict[str, Any]}
+    for path, endpoint, (count, seconds) in _endpoints(matching):
         app.post(path)(limiter.limit(f"{count}/{seconds} seconds")(endpoint))
     return app
 
 
 def fastapi_limiter() -> Any:
-    from fastapi import Depends, Request
+    from fastapi import Depends
     from fastapi_limiter.depends import RateLimiter
     from pyrate_limiter import AbstractBucket, BucketFactory, Limiter, Rate, RateItem, RedisBucket
     from redis import asyncio as redis
@@ -108,14 +115,7 @@ def fastapi_limiter() -> Any:
     async def client(request: Any) -> str:
         return client_of(request.scope)
 
-    async def ride(request, trip):  # type: ignore[no-untyped-def]
-        return await matching("ride", rider=client_of(request.scope), **_place(trip))
-
-    async def fare(request, trip):  # type: ignore[no-untyped-def]
-        return await matching("fare", rider=client_of(request.scope), **_place(trip))
-
-    for path, endpoint, (count, seconds) in ((RIDE, ride, RIDES), (FARE, fare, FARES)):
-        endpoint.__annotations__ = {"request": Request, "trip": Trip, "return": dict[str, Any]}
+    for path, endpoint, (count, seconds) in _endpoints(matching):
         buckets = EachClient(Rate(count, seconds * 1000), connection)
         limited = RateLimiter(limiter=Limiter(buckets), identifier=client)
         app.post(path, dependencies=[Depends(limited)])(endpoint)

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import tidegate as tg
+from polling import run_threads
 
 ALGORITHMS = [
     "token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log", "concurrency",
@@ -28,10 +29,7 @@ def test_sixteen_threads_on_one_key_admit_exactly_n(algorithm: str) -> None:
     sys.setswitchinterval(1e-5)
     try:
         threads = [threading.Thread(target=work) for _ in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_threads(threads)
     finally:
         sys.setswitchinterval(interval)
     assert sum(admitted) == 1000

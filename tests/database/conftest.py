@@ -24,11 +24,9 @@ def postgres(shared_postgres: PostgresServer) -> Iterator[RuleDatabase]:
 @pytest.fixture
 def own_postgres(postgres_directory: Path) -> Iterator[PostgresServer]:
     """A server for one test alone, with tables in its database ``postgres``."""
-    server = PostgresServer(postgres_directory)
-    server.start()
-    upgrade(server.url("postgres"))
-    yield server
-    server.kill()
+    with PostgresServer(postgres_directory) as server:
+        upgrade(server.url("postgres"))
+        yield server
 
 
 @pytest.fixture

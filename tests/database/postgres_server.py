@@ -43,7 +43,10 @@ def _not_as_root() -> dict[str, Any]:
 
 
 class PostgresServer:
-    """A PostgreSQL on a free port. `start` after `kill` keeps the port and the data."""
+    """A PostgreSQL on a free port; ``with`` starts and kills it.
+
+    `start` after `kill` keeps the port and the data.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.port = free_port()
@@ -66,6 +69,13 @@ class PostgresServer:
             **self._user,
         )
         assert made.returncode == 0, made.stderr
+
+    def __enter__(self) -> PostgresServer:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
 
     def start(self) -> None:
         settings = {

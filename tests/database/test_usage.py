@@ -10,7 +10,7 @@ import threading
 from typing import Any
 
 import pytest
-from polling import eventually
+from polling import eventually, run_threads
 from postgres_server import PostgresServer
 from rule_database import RuleDatabase
 from tidegate import StorageError, TidegateError
@@ -99,10 +99,7 @@ def test_several_writers_of_the_same_hours_lose_nothing(database: RuleDatabase) 
             assert history.flush()
 
     threads = [threading.Thread(target=write, args=(history,)) for history in histories]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     for history in histories:
         history.close()
         assert history.failures == 0

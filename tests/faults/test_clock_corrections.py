@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,17 +62,6 @@ class Service:
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_shim(tmp_path_factory.mktemp("shim"))
-
-
-@pytest.fixture(params=["memory", "shm"])
-def storage(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "memory":
-        yield "memory://"
-        return
-    if not Path("/dev/shm").is_dir():
-        pytest.skip("there is no /dev/shm")
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        yield f"shm://{directory}/table?capacity=1000"
 
 
 @pytest.mark.parametrize("wrong_by", [-YEAR, YEAR])

@@ -23,6 +23,7 @@ from debt_model import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from polling import run_threads
 
 ALGORITHMS = ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log"]
 
@@ -109,10 +110,7 @@ def test_threads_together_charge_all(kind: str, algorithm: str, tmp_path: Path) 
             assert limiter.charge("k", cost).charged == cost
 
     threads = [threading.Thread(target=charge) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     assert limiter.peek("k").debt == 8 * sum(range(1, 40)) - 100
 
 

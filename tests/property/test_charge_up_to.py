@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import tidegate as tg
 from charge_model import LIMITS, START, check_against_the_model, storage_of
+from polling import run_threads
 
 
 @pytest.mark.parametrize("kind", ["memory", "shm"])
@@ -51,10 +52,7 @@ def test_threads_together_charge_exactly_what_there_is(
             charged[number] += limiter.charge_up_to("k", cost).charged or 0
 
     threads = [threading.Thread(target=charge, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     assert sum(charged) == 1000
     assert limiter.peek("k").remaining == 0
 

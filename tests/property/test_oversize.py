@@ -11,6 +11,7 @@ import pytest
 import tidegate as tg
 from charge_model import storage_of
 from debt_model import START, model_of
+from polling import run_threads
 
 ALGORITHMS = ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log"]
 
@@ -53,10 +54,7 @@ def test_of_many_at_once_one_passes(algorithm: str) -> None:
     threads = [
         threading.Thread(target=lambda: passed.append(bool(limiter.hit("k", 30)))) for _ in range(8)
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     assert sum(passed) == 1
     assert limiter.peek("k").debt == 20
 

@@ -23,10 +23,8 @@ def server_directory() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def shared_server(server_directory: Path) -> Iterator[RedisServer]:
-    server = RedisServer(server_directory)
-    server.start()
-    yield server
-    server.kill()
+    with RedisServer(server_directory) as server:
+        yield server
 
 
 @pytest.fixture
@@ -56,10 +54,8 @@ def clock() -> tg.ManualClock:
 @pytest.fixture
 def own_server(server_directory: Path) -> Iterator[RedisServer]:
     """A server that the test may do anything to."""
-    server = RedisServer(server_directory)
-    server.start()
-    yield server
-    server.kill()
+    with RedisServer(server_directory) as server:
+        yield server
 
 
 @pytest.fixture

@@ -25,7 +25,10 @@ def speaks_tls() -> bool:
 
 
 class RedisServer:
-    """A redis-server of our own. `start` after `kill` keeps the port and loses the data."""
+    """A redis-server of our own; ``with`` starts and kills it.
+
+    `start` after `kill` keeps the port and loses the data.
+    """
 
     def __init__(
         self, directory: Path, *arguments: str, environment: dict[str, str] | None = None
@@ -36,6 +39,13 @@ class RedisServer:
         self.environment = environment
         self.password: str | None = None
         self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> RedisServer:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
 
     def start(self) -> None:
         self.process = processes.start(
@@ -92,6 +102,15 @@ class RedisServer:
             while chunk := connection.recv(1 << 16):
                 reply += chunk
             return reply
+
+    def only_key(self) -> bytes:
+        """The name of the key, if there is one."""
+        key = self.command("KEYS", "*").split(b"\r\n")[2]
+        assert key
+        return key
+
+    def value_of(self, key: bytes) -> bytes:
+        return self.command("GET", key).split(b"\r\n", 1)[1][:-2]
 
     def calls(self) -> dict[str, int]:
         """How often each command was called."""

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import tidegate
 import uvloop
+from polling import run_threads
 from redis_server import RedisServer
 from servers import uvicorn_at
 from tidegate.asgi import RateLimitMiddleware
@@ -145,10 +146,7 @@ def test_many_busy_loops_admit_exactly(limiter: tidegate.Limiter) -> None:
         threading.Thread(target=lambda run=run: admitted.append(run(main())))  # type: ignore[misc]
         for run in runs
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     assert sum(admitted) == 500
     assert_healthy(limiter)
 

@@ -35,10 +35,8 @@ def nowhere(caplog: pytest.LogCaptureFixture) -> str:
 
 @pytest.fixture(scope="module")
 def guarded(server_directory: Path) -> Iterator[RedisServer]:
-    server = RedisServer(server_directory, "--requirepass", "right", "--databases", "4")
-    server.start()
-    yield server
-    server.kill()
+    with RedisServer(server_directory, "--requirepass", "right", "--databases", "4") as server:
+        yield server
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

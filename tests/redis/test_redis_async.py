@@ -20,7 +20,7 @@ import processes
 import pytest
 import tidegate
 import uvloop
-from polling import eventually, eventually_async
+from polling import eventually, eventually_async, run_threads
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
 from tidegate.limiter import loops
@@ -190,10 +190,7 @@ def test_loops_in_many_threads_share_one_limiter(server: RedisServer) -> None:
     threads = [threading.Thread(target=in_a_loop, args=(asyncio.run,)) for _ in range(4)]
     threads += [threading.Thread(target=in_a_loop, args=(uvloop.run,)) for _ in range(2)]
     threads += [threading.Thread(target=without) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     assert len(admitted) == len(threads)
     assert sum(admitted) == 300
     assert limiter.stats().degraded == 0

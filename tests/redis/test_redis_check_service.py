@@ -10,7 +10,7 @@ from typing import Any
 import check_wire as wire
 import pytest
 from check_service import JSON, OK, Service
-from polling import eventually
+from polling import eventually, run_threads
 from redis_server import PATIENT, RedisServer
 from tidegate.server import _native
 
@@ -142,10 +142,7 @@ def test_threads_get_no_more_than_the_limit(server: RedisServer) -> None:
             allowed.append(service.ask(attributes={"user": "x"}).allowed)
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     assert allowed.count(True) == 100
     rows = recorder.drain()
     assert sum(row[5] for row in rows) == 100

@@ -21,16 +21,6 @@ def packed(end_s: int, end_ns: int, used: int) -> bytes:
     return b"\x81\0" + fields
 
 
-def key_of(server: RedisServer) -> bytes:
-    found = server.command("KEYS", "*").split(b"\r\n")[2]
-    assert found
-    return found
-
-
-def value_of(server: RedisServer, key: bytes) -> bytes:
-    return server.command("GET", key).split(b"\r\n", 1)[1][:-2]
-
-
 def now_s(server: RedisServer) -> int:
     return int(server.command("TIME").split(b"\r\n")[2])
 
@@ -45,8 +35,8 @@ def limiter(server: RedisServer) -> tidegate.Limiter:
 def test_a_fresh_key_counts_in_the_window_of_now(
     server: RedisServer, limiter: tidegate.Limiter
 ) -> None:
-    assert value_of(server, key_of(server)) == packed(END_S, 0, 1)
-    left_ms = int(server.command("PTTL", key_of(server))[1:-2])
+    assert server.value_of(server.only_key()) == packed(END_S, 0, 1)
+    left_ms = int(server.command("PTTL", server.only_key())[1:-2])
     # The clock of the second reading is up to some seconds later, or a second less exact.
     assert -1000 < left_ms - (END_S - now_s(server)) * 1000 < 5000
 
@@ -56,21 +46,21 @@ def test_a_fresh_key_counts_in_the_window_of_now(
 def test_a_hit_passes_where_the_window_has_room(
     server: RedisServer, limiter: tidegate.Limiter, used: int, cost: int
 ) -> None:
-    key = key_of(server)
+    key = server.only_key()
     server.command("SET", key, packed(END_S, 0, used))
     decision = limiter.hit("k", cost)
     assert decision.allowed is (used + cost <= 10)
     after = used + cost if decision.allowed else used
     assert decision.remaining == max(0, 10 - after)
-    assert value_of(server, key) == packed(END_S, 0, after)
+    assert server.value_of(key) == packed(END_S, 0, after)
     assert not decision.degraded
 
 
 def test_an_ended_window_counts_for_nothing(server: RedisServer, limiter: tidegate.Limiter) -> None:
-    key = key_of(server)
+    key = server.only_key()
     server.command("SET", key, packed(now_s(server) - 1, 999_999_000, 10))
     assert limiter.hit("k", 3).remaining == 7
-    assert value_of(server, key) == packed(END_S, 0, 3)
+    assert server.value_of(key) == packed(END_S, 0, 3)
 
 
 @pytest.mark.parametrize("end_ns", [1, 999_999_999])
@@ -78,10 +68,10 @@ def test_a_window_that_ends_between_microseconds_counts(
     server: RedisServer, limiter: tidegate.Limiter, end_ns: int
 ) -> None:
     """Then the hit is sent again as the full script."""
-    key = key_of(server)
+    key = server.only_key()
     server.command("SET", key, packed(END_S - 1, end_ns, 9))
     assert [limiter.hit("k").allowed for _ in range(2)] == [True, False]
-    assert value_of(server, key) == packed(END_S - 1, end_ns, 10)
+    assert server.value_of(key) == packed(END_S - 1, end_ns, 10)
 
 
 # At least 2, as now_s() is up to a second less than the time.
@@ -90,33 +80,33 @@ def test_a_window_beyond_the_clock_is_moved_back(
     server: RedisServer, limiter: tidegate.Limiter, ahead_s: int
 ) -> None:
     """The start of the window lies ahead of now by more than a clock may be wrong."""
-    key = key_of(server)
+    key = server.only_key()
     server.command("SET", key, packed(now_s(server) + PERIOD_S + ahead_s, 0, 4))
     decision = limiter.hit("k")
     assert not decision.degraded
     assert limiter.stats().script_errors == 0
-    assert value_of(server, key)[:9] == packed(END_S, 0, 0)[:9]
+    assert server.value_of(key)[:9] == packed(END_S, 0, 0)[:9]
 
 
 def test_a_window_within_the_tolerance_of_the_clock_stays(
     server: RedisServer, limiter: tidegate.Limiter
 ) -> None:
-    key = key_of(server)
+    key = server.only_key()
     end_s = now_s(server) + PERIOD_S
     server.command("SET", key, packed(end_s, 0, 9))
     assert [limiter.hit("k").allowed for _ in range(2)] == [True, False]
-    assert value_of(server, key) == packed(end_s, 0, 10)
+    assert server.value_of(key) == packed(end_s, 0, 10)
 
 
 @pytest.mark.parametrize("value", [b"", b"1", b"x" * 17, b"x" * 18, packed(END_S, 0, 2**56 - 1)])
 def test_a_foreign_value_is_an_error_and_stays(
     server: RedisServer, limiter: tidegate.Limiter, value: bytes
 ) -> None:
-    key = key_of(server)
+    key = server.only_key()
     server.command("SET", key, value)
     assert limiter.hit("k").degraded
     assert limiter.stats().script_errors == 1
-    assert value_of(server, key) == value
+    assert server.value_of(key) == value
     server.command("DEL", key)
     server.command("RPUSH", key, "a")
     assert limiter.hit("k").degraded
@@ -126,7 +116,7 @@ def test_a_foreign_value_is_an_error_and_stays(
 def test_a_foreign_value_among_many_keys_fails_alone(server: RedisServer) -> None:
     with tidegate.Limiter(LIMIT, storage=server.uri()) as limiter:
         limiter.hit("k3")
-        server.command("SET", key_of(server), "foreign")
+        server.command("SET", server.only_key(), "foreign")
         allowed = limiter.hit_many([f"k{i}" for i in range(20)])
         assert allowed == [True] * 20  # one of them by the fallback
         assert limiter.stats().degraded == 1

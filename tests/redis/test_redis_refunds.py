@@ -13,7 +13,7 @@ from typing import Any, Callable
 import pytest
 import tidegate as tg
 from outages import GIVEN_TIME, Direct, Line
-from polling import eventually
+from polling import eventually, run_threads
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
 
@@ -379,10 +379,7 @@ def test_threads_and_tasks_under_faults_of_all_kinds(
             for n in (5, 6)
         ),
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     assert survived == [True]
     shared, local = (
         sum(units for degraded, units in books if degraded is wanted) for wanted in (False, True)

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import tidegate
+from polling import run_threads
 from redis_server import PATIENT, RedisServer
 
 PLAN = [
@@ -89,10 +90,7 @@ def test_threads_and_limiters_share_exactly(server: RedisServer) -> None:
         admitted.extend([one.allow("k") for _ in range(100)])
 
     threads = [threading.Thread(target=t) for t in [work] * 4 + [work_on_one] * 8]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     assert len(admitted) == 1200
     assert sum(admitted) == 200
     assert one.stats().degraded == 0

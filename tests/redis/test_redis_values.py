@@ -20,21 +20,11 @@ def five(number: int) -> bytes:
     return number.to_bytes(5, "big")
 
 
-def key_of(server: RedisServer) -> bytes:
-    key = server.command("KEYS", "*").split(b"\r\n")[2]
-    assert key
-    return key
-
-
-def value_of(server: RedisServer, key: bytes) -> bytes:
-    return server.command("GET", key).split(b"\r\n", 1)[1][:-2]
-
-
 def hit_on(server: RedisServer, limit: tg.Limit, value: bytes) -> tuple[tg.Limiter, bytes]:
     """A limiter whose key has the value."""
     limiter = tg.Limiter(limit, storage=server.uri(f"{PATIENT}&deny_cache_max=0"))
     limiter.hit("k")
-    key = key_of(server)
+    key = server.only_key()
     server.command("SET", key, value)
     return limiter, key
 
@@ -66,7 +56,7 @@ def test_a_log_with_a_head_beyond_its_end_hangs_nobody(
         call("k")
     assert time.monotonic() - start < 5  # it was minutes
     assert limiter.stats().script_errors == len(calls)
-    assert value_of(own_server, key) == value
+    assert own_server.value_of(key) == value
 
 
 BUCKET = five(NOW + 60) + bytes(4)
@@ -104,7 +94,7 @@ def test_a_value_that_cannot_be_ours_is_an_error_and_stays(
     assert limiter.hit("k").degraded
     assert limiter.stats().script_errors == 1
     assert not limiter.stats().breaker_open
-    assert value_of(server, key) == value
+    assert server.value_of(key) == value
 
 
 def test_a_log_in_no_order_locks_nobody_out(server: RedisServer) -> None:
@@ -114,7 +104,7 @@ def test_a_log_in_no_order_locks_nobody_out(server: RedisServer) -> None:
     decision = limiter.hit("k")
     assert decision.degraded
     assert decision.retry_after <= 60
-    assert value_of(server, key) == value
+    assert server.value_of(key) == value
 
 
 @pytest.mark.parametrize("newer", [b"\x82\0", b"\x81\x80", b"\xbf\xff"])
@@ -141,7 +131,7 @@ def test_a_value_of_a_newer_version_is_refused_by_its_version(
         f"has the format {newer[0] - 128}, flags {newer[1]}, which a newer version of tidegate"
     )
     assert expected in said[0]
-    assert value_of(server, key) == newer + bytes(30)
+    assert server.value_of(key) == newer + bytes(30)
     limiter.close()
 
 
@@ -214,7 +204,7 @@ def test_a_bucket_of_a_rule_far_in_the_future_is_moved_back(
     server: RedisServer, rules: tg.Limiter
 ) -> None:
     assert rules.check(user="u")
-    server.command("SET", key_of(server), str(FAR_S * 10**6))
+    server.command("SET", server.only_key(), str(FAR_S * 10**6))
     assert rules.check(user="u").reset_after <= 3600
     assert rules.check(user="u").reset_after <= 3600
 

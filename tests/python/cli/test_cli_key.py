@@ -19,10 +19,8 @@ def storage(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     if request.param == "redis":
-        server = RedisServer(tmp_path_factory.mktemp("redis"), "--unixsocket", "")
-        server.start()
-        yield server.uri()
-        server.kill()
+        with RedisServer(tmp_path_factory.mktemp("redis"), "--unixsocket", "") as server:
+            yield server.uri()
         return
     name = f"tidegate-key-{os.getpid()}-{uuid.uuid4().hex}"
     yield f"shm://{name}"

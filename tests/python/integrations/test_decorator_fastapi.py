@@ -8,6 +8,7 @@ from typing import Annotated
 
 import pytest
 import tidegate as tg
+from polling import run_threads
 from servers import asgi_server, ask
 from tidegate import rate_limit
 from tidegate.asgi import RateLimitMiddleware
@@ -408,8 +409,5 @@ def test_threads_are_admitted_up_to_the_limit(app, clock):
         threading.Thread(target=lambda: counts.update(ask(app).status for _ in range(10)))
         for _ in range(4)
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     assert counts == {200: 20, 429: 20}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import tidegate as tg
-from polling import eventually
+from polling import eventually, run_threads
 
 
 @pytest.fixture
@@ -306,10 +306,7 @@ def test_each_thread_and_task_settles_once(limiter: tg.Limiter) -> None:
             results.append("not")
 
     threads = [threading.Thread(target=settle, args=(100 + i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     assert results.count("settled") == 1
     assert limiter.peek("k").remaining in range(893, 901)
 

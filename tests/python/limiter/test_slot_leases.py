@@ -7,9 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import uuid
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import tidegate as tg
@@ -18,18 +15,6 @@ from tidegate.limiter.waiting.leases import Extender, Lease, of_process
 from tidegate.limiter.waiting.queue import WaitingRoom
 
 MINUTE = 60 * 10**9
-
-
-@pytest.fixture(params=["memory", "shm"])
-def storage(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "memory":
-        yield "memory://"
-        return
-    if not Path("/dev/shm").is_dir():
-        pytest.skip("there is no /dev/shm")
-    path = Path("/dev/shm") / f"tidegate-test-{uuid.uuid4().hex}"
-    yield f"shm://{path}?capacity=1000"
-    path.unlink(missing_ok=True)
 
 
 def places(clock: tg.ManualClock, storage: str = "memory://", count: int = 2) -> tg.Limiter:

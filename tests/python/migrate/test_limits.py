@@ -32,10 +32,8 @@ NAMES = ["fixed-window", "moving-window", "sliding-window-counter"]
 
 @pytest.fixture(scope="module")
 def redis_server(tmp_path_factory):
-    server = RedisServer(tmp_path_factory.mktemp("redis"), "--unixsocket", "")
-    server.start()
-    yield server
-    server.kill()
+    with RedisServer(tmp_path_factory.mktemp("redis"), "--unixsocket", "") as server:
+        yield server
 
 
 @pytest.fixture(params=["memory", "shm", "redis"])

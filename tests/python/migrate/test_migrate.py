@@ -25,10 +25,8 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    server = RedisServer(tmp_path_factory.mktemp("redis"), "--unixsocket", "")
-    server.start()
-    yield server
-    server.kill()
+    with RedisServer(tmp_path_factory.mktemp("redis"), "--unixsocket", "") as server:
+        yield server
 
 
 @pytest.mark.parametrize(("group", "program"), CASES)

@@ -11,6 +11,7 @@ import threading
 
 import pytest
 import tidegate as tg
+from polling import run_threads
 from servers import asgi_server, ask, hello, limited, statuses, wsgi_server
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.refusals import Refusal, RefusalLog, TopKey, TopKeys, _text_of, watch
@@ -220,10 +221,7 @@ def test_all_are_accounted_for_when_threads_are_refused(caplog):
     threads = [
         threading.Thread(target=lambda: [log(refusal) for _ in range(500)]) for _ in range(4)
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     assert len(caplog.records) == 50
     assert 50 + sum(record.skipped for record in caplog.records) + log._skipped == 2000
 
@@ -375,10 +373,7 @@ def test_counts_of_many_threads_are_not_lost():
             threading.Thread(target=lambda: [top.add(str(n % 20)) for n in range(5000)])
             for _ in range(4)
         ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_threads(threads)
     finally:
         sys.setswitchinterval(interval)
     assert top.total == 20_000

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from admin_client import API_RULE, AdminService, add_api_rule
+from polling import run_threads
 from tidegate.rules import rule_set
 from tidegate.rules.sql import SqlRules, stored_rules
 from tidegate.rules.sql import read as read_module
@@ -110,10 +111,7 @@ def test_one_of_two_concurrent_changes_is_refused(any_service: AdminService) -> 
         statuses.append(answer.status_code)
 
     threads = [threading.Thread(target=change, args=(20 + i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     assert sorted(statuses) == [200, 412, 412, 412]
 
 

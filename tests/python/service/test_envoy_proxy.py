@@ -88,11 +88,11 @@ def clock() -> tg.ManualClock:
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
     # Paths of Unix sockets are short; those of pytest are not.
-    with tempfile.TemporaryDirectory(prefix="tg") as directory:
-        server = RedisServer(Path(directory))
-        server.start()
+    with (
+        tempfile.TemporaryDirectory(prefix="tg") as directory,
+        RedisServer(Path(directory)) as server,
+    ):
         yield server
-        server.kill()
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from tidegate.tuning import live
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
-    with tempfile.TemporaryDirectory(prefix="tg") as folder:  # a socket's path must be short
-        server = RedisServer(Path(folder))
-        server.start()
+    with (
+        tempfile.TemporaryDirectory(prefix="tg") as folder,  # a socket's path must be short
+        RedisServer(Path(folder)) as server,
+    ):
         yield server
-        server.kill()
 
 
 def uri(server: RedisServer) -> str:

@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 import tidegate as tg
+from polling import run_threads
 from servers import (
     Client,
     asgi_call,
@@ -304,10 +305,7 @@ def test_threads_under_a_real_server_are_admitted_up_to_the_limit():
             visitor.close()
 
         threads = [threading.Thread(target=visit) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_threads(threads)
     assert counts == {200: 40, 429: 40}
 
 

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from check_service import JSON, Service
 from fronts import Http2Client, RawClient
+from polling import run_threads
 from tidegate.server import _native
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -139,10 +140,7 @@ def test_threads_together_are_admitted_up_to_the_limit(service: Service, port: i
                 allowed.append(answer.json()["allowed"])
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(threads)
     assert (len(allowed), allowed.count(True)) == (200, 100)
 
 
