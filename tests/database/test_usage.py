@@ -69,7 +69,7 @@ def test_costs_beyond_the_column_keep_nothing_from_being_written(database: RuleD
 
 
 def test_more_rows_than_a_statement_has_room_for_are_written(database: RuleDatabase) -> None:
-    with history_of(database) as history:
+    with history_of(database, timeout=60.0) as history:
         for i in range(20_000):
             history.add(str(i), "/a", allowed=1, cost=1)
         assert history.flush()
