@@ -88,11 +88,11 @@ Decision Store::Settle(absl::Span<const Charge> plan, Reservation* reservation,
   absl::InlinedVector<Charge, 4> ones(plan.begin(), plan.end());
   for (Charge& one : ones) one.cost = 1;
   // Before any record is taken: the call is made again if a limit needs a confirmed reading.
-  if (const Decision standing = PeekAll(ones, moment, nullptr); IsToRepeat(standing, moment)) {
-    return standing;
-  }
+  const Decision standing = PeekAll(ones, moment, nullptr);
+  if (IsToRepeat(standing, moment)) return standing;
   const Moment confirmed{moment.now_ns, /*confirmed=*/true};
   int64_t least = std::numeric_limits<int64_t>::max();
+  bool is_changed = false;
   for (size_t i = 0; i < plan.size(); ++i) {
     Reservation::Part& part = reservation->parts[i];
     part.found = Found::kNothing;
@@ -120,17 +120,19 @@ Decision Store::Settle(absl::Span<const Charge> plan, Reservation* reservation,
     if (record->is_settled) {
       charged = record->units;
     } else if (used > record->units) {
+      is_changed = true;
       const int64_t more = used - record->units;
       charged = record->units +
                 ChargeUsed(Op::kCharge, {plan[i].key, plan[i].limit, more}, confirmed).charged;
     } else if (used < record->units) {
+      is_changed = true;
       GiveBackUntil({plan[i].key, plan[i].limit, record->units - used}, reservation->admitted_ns,
                     LaterBy(plan[i].limit->limit, part.until_ns, record->units - part.units),
                     confirmed);
     }
     if (!plan[i].limit->limit.shadow() || plan.size() == 1) least = std::min(least, charged);
   }
-  Decision decision = PeekAll(ones, confirmed, nullptr);
+  Decision decision = is_changed ? PeekAll(ones, confirmed, nullptr) : standing;
   decision.SetCharged(least == std::numeric_limits<int64_t>::max() ? 0 : least);
   return decision;
 }
