@@ -1,0 +1,121 @@
+"""First guesses of developers of FastAPI services are right, or errors that say what to write."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import pytest
+import tidegate as tg
+from tidegate import keys
+
+pytest.importorskip("fastapi")
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.testclient import TestClient
+from tidegate.asgi import RateLimitMiddleware
+from tidegate.fastapi import RateLimit
+
+
+def decorated(*args: Any, **options: Any) -> FastAPI:
+    app = FastAPI()
+
+    @app.get("/tides")
+    @tg.rate_limit(*args, **options)
+    async def tides(request: Request) -> str:
+        return "ok"
+
+    return app
+
+
+def depending(*args: Any, **options: Any) -> FastAPI:
+    app = FastAPI()
+
+    @app.get("/tides", dependencies=[Depends(RateLimit(*args, **options))])
+    async def tides() -> str:
+        return "ok"
+
+    return app
+
+
+def behind(**options: Any) -> FastAPI:
+    app = FastAPI()
+    app.add_middleware(RateLimitMiddleware, **options)
+    app.get("/tides")(lambda: "ok")
+    return app
+
+
+def statuses(app: FastAPI) -> list[int]:
+    client = TestClient(app)
+    return [client.get("/tides").status_code for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: decorated("1/hour"),
+        lambda: decorated(limit="1/hour"),
+        lambda: decorated(["1/hour", "9/day"]),
+        lambda: decorated("1/hour;9/day"),
+        lambda: decorated(lambda request: "1/hour"),
+        lambda: decorated("2/hour", cost=2),
+        lambda: decorated("1/hour", methods=["GET"]),
+        lambda: decorated("1/hour", key="ip"),
+        lambda: decorated("1/hour", key=lambda request: "a"),
+        lambda: decorated("1/hour", key=keys.client_ip(trusted_proxies=["10.0.0.0/8"])),
+        lambda: decorated("1/hour", key=keys.all_of(keys.client_ip(), lambda request: "a")),
+        lambda: decorated("1/hour", exempt_when=lambda request: False),
+        lambda: decorated("1/hour", on_refused=lambda request, decision: {"error": "later"}),
+        lambda: depending("1/hour"),
+        lambda: depending("1/hour", on_refused=lambda request, decision: {"error": "later"}),
+        lambda: behind(limit="1/hour", exempt_paths=["/health"]),
+        lambda: behind(limit="1/hour", headers=["ietf"]),
+        lambda: behind(limit="1/hour", on_refused=lambda request, decision: {"error": "later"}),
+    ],
+)
+def test_a_guess_is_right(make: Callable[[], FastAPI]) -> None:
+    assert statuses(make()) == [200, 429]
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: depending(times=1, seconds=60), "times .here it is a limit such as '5/minute'"),
+        (lambda: decorated(5, 60), "given 60 without the name of an option"),
+        (lambda: decorated("1/hour", "9/day"), "given '9/day' without the name of an option"),
+        (lambda: decorated({"free": "1/hour"}), "expected a Limit, a text such as '100/minute'"),
+        (lambda: decorated("1/hour", key="X-API-Key"), "expected a function of the request, 'ip'"),
+        (lambda: decorated("1/hour", key=[keys.user()]), "expected a function of the request"),
+        (lambda: decorated("1/hour", key_func=keys.user()), "key_func .here it is key=.;"),
+        (lambda: decorated("1/hour", by="user"), "by .here it is key=.;"),
+        (lambda: depending("1/hour", identifier=str), "identifier .here it is key=.;"),
+        (lambda: decorated("1/hour", redis_url="redis://h"), "redis_url .here it is storage=.;"),
+        (lambda: decorated("1/hour", storage_uri="redis://h"), "storage_uri .here it is storage="),
+        (lambda: decorated("1/hour", backend="redis"), "backend .here it is storage=.;"),
+        (lambda: decorated("1/hour", namespace="a"), "namespace .here it is prefix=.;"),
+        (lambda: decorated("1/hour", fail_open=True), "fail_open .here it is on_error='open'"),
+        (lambda: decorated("1/hour", strategy="moving-window"), "strategy .here it is algorithm="),
+        (lambda: decorated("1/hour", algorithm="sliding_window"), "expected token-bucket"),
+        (lambda: decorated("1/hour", burst=5), "burst .here it is a limit such as '10/second b"),
+        (lambda: decorated("1/hour", weight=2), "weight .here it is cost=.;"),
+        (lambda: decorated("1/hour", skip_if=bool), "skip_if .here it is exempt_when=.;"),
+        (lambda: decorated("1/hour", message="later"), "message .here it is on_refused=.;"),
+        (
+            lambda: decorated("1/hour", status_code=503),
+            "status_code .here it is on_refused=, which",
+        ),
+        (lambda: depending("1/hour", callback=print), "callback .here it is on_refused=.;"),
+        (lambda: decorated("1/hour", trust_proxy=True), "here it is key=keys.client_ip.trusted_pr"),
+        (lambda: decorated("1/hour", trusted_proxies=[]), "here it is key=keys.client_ip.trusted"),
+        (lambda: statuses(behind(limit="1/hour", exclude=["/a"])), "exclude .here it is exempt_pa"),
+        (lambda: statuses(behind(limit="1/hour", whitelist=["::1"])), "whitelist .here it is ex"),
+        (lambda: statuses(behind(limit="1/hour", on_exceeded=str)), "on_exceeded .here it is on_r"),
+        (lambda: statuses(behind(default_limits=["1/hour"])), "here it is the limit of the mid"),
+        (lambda: statuses(behind(limit="1/hour", headers=False)), "the headers are False of type"),
+        (lambda: statuses(behind(rules={"rules": []})), "expected a RuleSet, such as tidegate.Rul"),
+    ],
+)
+def test_a_wrong_guess_is_an_error_with_the_way_out(
+    make: Callable[[], object], expected: str
+) -> None:
+    with pytest.raises(tg.ConfigurationError, match=expected):
+        make()
