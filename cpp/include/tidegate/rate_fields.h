@@ -86,7 +86,8 @@ inline constexpr RateFieldSet kTokensFields = SetOf(RateField::kLimitTokens) |
                                               SetOf(RateField::kRemainingTokens) |
                                               SetOf(RateField::kResetTokens);
 inline constexpr RateFieldSet kOpenAiFields = kRequestsFields | kTokensFields;
-// kTokensFields for a limit whose id, or that of its rule, has "token" in it, in either case; else kRequestsFields.
+// kTokensFields for a limit whose id, or that of its rule, has "token" in it, in either case; else
+// kRequestsFields.
 RateFieldSet OpenAiFieldsOf(const Limit& limit);
 
 // The largest Integer of RFC 9651, section 3.3.1. Larger values are sent as this.

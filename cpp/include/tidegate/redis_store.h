@@ -119,7 +119,8 @@ struct RedisOptions {
   size_t max_queue = 100'000;  // calls in flight; further calls fail at once
   // For how long units of hot keys are leased to this process, which then decides without asking:
   // 1 ms to 10 s, and no longer than a quarter of a limit's burst takes to come back; twice as
-  // long for keys of which few calls come. 0 asks at each call. Not with client_clock. docs/leases.md says what is leased.
+  // long for keys of which few calls come. 0 asks at each call. Not with client_clock.
+  // docs/leases.md says what is leased.
   absl::Duration lease = absl::ZeroDuration();
   // Called, from any thread, for each limit that is not leased then, with its text and the reason;
   // may be null.
@@ -198,8 +199,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
 
   // Whether RedisOptions::lease is set.
   bool leases() const { return leases_ != nullptr; }
-  // For how long units of `limit` are leased, see RedisOptions::lease; zero, and in `why` the reason, if Redis is
-  // asked for each call.
+  // For how long units of `limit` are leased, see RedisOptions::lease; zero, and in `why` the
+  // reason, if Redis is asked for each call.
   absl::Duration LeaseOf(const Limit& limit, std::string* why) const;
 
   // Whether RedisOptions::client_clock is set.

@@ -153,14 +153,15 @@ PyObject* SettleAt(PyObject* object, PyObject* units) {
 }
 
 // The only argument of a call, which may be given by its name.
-PyObject* OnlyArgument(const char* name, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+PyObject* OnlyArgument(const char* name, PyObject* const* args, Py_ssize_t count, PyObject* names,
+                       const char* expected) {
   const Py_ssize_t named = names == nullptr ? 0 : PyTuple_GET_SIZE(names);
   if (count + named == 1 &&
       (named == 0 || PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), name) == 0)) {
     return args[0];
   }
   PyErr_Format(PyExc_TypeError, "%zd arguments were given, or one of another name; expected %s",
-               count + named, name);
+               count + named, expected);
   return nullptr;
 }
 
@@ -171,7 +172,8 @@ PyObject* Commit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
       PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "usage") == 0) {
     return PyObject_CallMethodObjArgs(self, settle_usage, args[0], nullptr);
   }
-  PyObject* const actual = OnlyArgument("actual", args, count, names);
+  PyObject* const actual =
+      OnlyArgument("actual", args, count, names, "actual, or usage by its name");
   if (actual == nullptr) return nullptr;
   return Guarded([&]() -> PyObject* {
     if (Self(self).is_live != 0) return SettleAt(self, actual);
@@ -191,7 +193,7 @@ PyObject* Release(PyObject* self, PyObject*) {
 PyObject* Extend(PyObject* object, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   static PyObject* const extend = Interned("_extend");
   static PyObject* const refuse = Interned("_refuse_extend");
-  PyObject* const more = OnlyArgument("more", args, count, names);
+  PyObject* const more = OnlyArgument("more", args, count, names, "more");
   if (more == nullptr) return nullptr;
   return Guarded([&]() -> PyObject* {
     LiveReservation& self = Self(object);

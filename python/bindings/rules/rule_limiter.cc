@@ -443,15 +443,18 @@ py::tuple Match(const py::object& self, const py::dict& attributes, int times) {
                         rules, matched.cost, PriorityName(matched.priority));
 }
 
-// The UsageCost of a request by the rules of a decision, or those in force; None if it has none.
-py::object UsageCostOf(const py::object& self, const py::dict& attributes, const py::object& hit) {
+// What a request costs by the rules of a decision, or those in force: the UsageCost, None if it has
+// none; what is charged at first where there is one, else 0; whether a list has the request, which
+// then costs nothing.
+py::tuple UsageCostOf(const py::object& self, const py::dict& attributes, const py::object& hit) {
   const py::object bound = RulesOf(Checked(self.ptr()), hit);
   Asked asked(bound.cast<BoundRules&>());
   asked.ReadAll(attributes);
   RuleSet::Matched matched;
   const RuleLimiter& limiter = bound.cast<BoundRules&>().limiter();
   limiter.rules().Match(asked.request(), limiter.store().NowNs(), &matched);
-  return bound.attr("usage_costs").attr("get")(matched.cost_number);
+  return py::make_tuple(bound.attr("usage_costs").attr("get")(matched.cost_number),
+                        matched.is_estimate ? matched.cost : 0, matched.listed != nullptr);
 }
 
 py::list RuleStatsOf(const py::object& self) {

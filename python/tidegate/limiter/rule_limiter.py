@@ -181,6 +181,8 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         """
         complete = self._with_tier(attributes)
         units = self._units_used(cost, usage, complete)
+        if units == 0 and usage is not None:
+            return self.peek(**complete)
         return self._write_offs.seen(self._charge({"cost": units, **complete}), units)
 
     async def charge_async(
@@ -195,6 +197,8 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
             return self.charge(cost=cost, usage=usage, **attributes)
         complete = self._with_tier(attributes)
         units = self._units_used(cost, usage, complete)
+        if units == 0 and usage is not None:
+            return await self.peek_async(**complete)
         decision: Decision = await self._await(_core.CHARGE, units, complete)
         return self._write_offs.seen(decision, units)
 
@@ -217,9 +221,12 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
     ) -> int:
         """Returns what `usage` costs such a request, by the rules of `decision` or those in force.
 
-        Raises ConfigurationError where they do not say.
+        A request on a list costs nothing. Raises ConfigurationError where the rules do not say.
         """
-        costs: UsageCost | None = self._usage_cost(attributes, decision)
+        costs: UsageCost | None
+        costs, _, is_listed = self._usage_cost(attributes, decision)
+        if is_listed:
+            return 0
         if costs is None:
             raise ConfigurationError(
                 "a usage was given for a request whose cost in the rules has no `usage`; expected "
@@ -413,7 +420,7 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
                 ConsideredRule(rule, applies, why, shown, tuple(limits), states, leased)
             )
         listed, _, units, priority = self._match(attributes)
-        usage: UsageCost | None = self._usage_cost(attributes, None)
+        usage: UsageCost | None = self._usage_cost(attributes, None)[0]
         return Explanation(
             considered,
             0 if listed is not None else cost * units,
@@ -525,8 +532,12 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
     ) -> None:
         if actual is None and self._now_ns() < until[0]:
             self.refund(cost=units, decision=decision, **whose.attributes)
-        elif actual is not None and actual > units:
-            self.charge(cost=actual - units, **whose.attributes)
+        elif actual is not None:
+            # `actual` is in units where the rules have an estimate, and `units` multiplies that.
+            _, estimate, _ = self._usage_cost(whose.attributes, whose.decision)
+            charged = units * estimate if estimate else units
+            if actual > charged:
+                self.charge(cost=actual - charged, **whose.attributes)
 
     def _count_until(self, whose: Reserved, decision: Decision) -> list[int]:
         return [self._now_ns() + round(decision.reset_after * 1e9)]
@@ -538,7 +549,9 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         return identity("rules", [self._prefix, self._rules.digest])
 
     def _after_settling(self, whose: Reserved, units: int | None, decision: Decision) -> None:
-        self._write_offs.seen(decision, units or 0)
+        # `charged` is the least of all rules, and one that counts requests has charged 1.
+        if not self._rules._counts_requests or (decision.charged or 0) > 1:
+            self._write_offs.seen(decision, units or 0)
 
     @property
     def _may_wait(self) -> bool:

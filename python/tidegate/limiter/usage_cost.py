@@ -69,8 +69,8 @@ class UsageCost:
         """Returns what `usage` costs, in whole units.
 
         A field that `usage` lacks, or that is None, counts 0. Raises ConfigurationError for a field
-        without a weight, for a number below 0 and for a sum beyond 2**63 - 1, and ArgumentTypeError
-        for what is no int.
+        that has no weight and is not 0, for a number below 0 and for a sum beyond 2**63 - 1, and
+        ArgumentTypeError for what is no int.
         """
         if not hasattr(usage, "items"):
             raise ArgumentTypeError(
@@ -79,11 +79,6 @@ class UsageCost:
             )
         total = 0
         for name, used in usage.items():
-            weight = self._scaled.get(name)
-            if weight is None:
-                raise ConfigurationError(
-                    f"the usage has the field {name!r:.80}; expected {', '.join(self._scaled)}"
-                )
             if used is None:
                 continue
             if isinstance(used, bool) or not isinstance(used, int):
@@ -95,7 +90,12 @@ class UsageCost:
                 raise ConfigurationError(
                     f"the usage of {name!r:.80} is {_shown(used)}; expected an int from 0 up"
                 )
-            total += weight * used
+            weight = self._scaled.get(name)
+            if weight is None and used != 0:
+                raise ConfigurationError(
+                    f"the usage has the field {name!r:.80}; expected {', '.join(self._scaled)}"
+                )
+            total += (weight or 0) * used
         units: int = -(-total // _SCALE)
         if units > _MOST_UNITS:
             raise ConfigurationError(
@@ -177,24 +177,32 @@ def usage_in(answer: Any) -> dict[str, int] | None:
     return None
 
 
-def _tokens(usage: Any) -> dict[str, int]:
+def _tokens(usage: Any) -> dict[str, int] | None:
     found = {}
     for whole, output, details in (
         ("prompt_tokens", "completion_tokens", "prompt_tokens_details"),
         ("input_tokens", "output_tokens", "input_tokens_details"),
     ):
-        given = _field(usage, whole)
+        given = _count(usage, whole)
         if given is not None:
-            of_cache = _field(_field(usage, details), "cached_tokens")
+            of_cache = _count(_field(usage, details), "cached_tokens")
             if of_cache is not None:  # they are a part of the whole
-                found["input"], found["cached"] = given - of_cache, of_cache
+                found["input"], found["cached"] = max(0, given - of_cache), of_cache
             else:
-                found["input"] = given + (_field(usage, "cache_creation_input_tokens") or 0)
-        if _field(usage, "cache_read_input_tokens") is not None:
-            found["cached"] = _field(usage, "cache_read_input_tokens")
-        if _field(usage, output) is not None:
-            found["output"] = _field(usage, output)
-    return found
+                found["input"] = given + (_count(usage, "cache_creation_input_tokens") or 0)
+        read = _count(usage, "cache_read_input_tokens")
+        if read is not None:
+            found["cached"] = read
+        written = _count(usage, output)
+        if written is not None:
+            found["output"] = written
+    return found or None
+
+
+def _count(holder: Any, name: str) -> int | None:
+    """A number of tokens; None where it is absent, or no number of tokens."""
+    value = _field(holder, name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _field(holder: Any, name: str) -> Any:

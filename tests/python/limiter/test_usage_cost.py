@@ -164,3 +164,21 @@ def test_an_answer_without_a_usage_has_none(answer: Any) -> None:
 
 def test_it_computes_the_cost_of_an_answer() -> None:
     assert COST(None, {"usage": CHAT}) == 40 + 6 + 35
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        *({}, {"total_tokens": 4}, {"inputTokens": 3}, {"prompt_tokens": "12"}),
+        *({"output_tokens": -1}, {"output_tokens": True}),
+    ],
+)
+def test_a_usage_in_another_form_is_none_and_not_free(usage: dict[str, Any]) -> None:
+    assert tg.usage_in({"usage": usage}) is None
+    with pytest.raises(tg.ConfigurationError, match="has no usage"):
+        tg.UsageCost({"input": 1})(None, {"usage": usage})
+
+
+def test_more_cached_tokens_than_there_are_leave_no_input() -> None:
+    usage = {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 7}}
+    assert tg.usage_in({"usage": usage}) == {"input": 0, "cached": 7}

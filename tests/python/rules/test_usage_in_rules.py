@@ -144,6 +144,44 @@ def test_a_usage_where_no_rule_says_what_it_costs(limiter: tg.RuleLimiter) -> No
         plain.commit(usage=USAGE)
 
 
+@pytest.mark.parametrize(("usage", "used"), [(401, 500), (900, 900), (10, 500)])
+def test_without_redis_the_estimate_is_not_charged_again(
+    rules: RuleSet, usage: int, used: int
+) -> None:
+    limiter = tg.Limiter(
+        rules=rules, storage="redis://127.0.0.1:1?clock=client", clock=tg.ManualClock(60)
+    )
+    limiter.reserve(user="anna", endpoint="/chat").commit(usage={"input": usage})
+    assert left(limiter) == [10_000 - used, 99]
+    limiter.reserve(user="zoe", endpoint="/chat", cost=3).commit(1_600)
+    assert left(limiter, "zoe") == [8_400, 99]
+
+
+def test_a_usage_on_a_list_costs_nothing() -> None:
+    limiter = tg.Limiter(rules=RuleSet.parse(DOCUMENT + "allow: [{user: vip}]"))
+    with limiter.reserve(user="vip", endpoint="/chat") as reservation:
+        reservation.commit(usage=USAGE)
+    limiter.charge(usage=USAGE, user="vip", endpoint="/chat")
+    assert limiter.peek(user="vip").outcomes == ()
+
+
+def test_a_usage_of_nothing_charges_nothing(limiter: tg.RuleLimiter) -> None:
+    for usage in ({}, {"input": 0}, {"reasoning": 0}):
+        assert limiter.charge(usage=usage, user="anna", endpoint="/chat").allowed
+        assert asyncio.run(limiter.charge_async(usage=usage, user="anna", endpoint="/chat"))
+    assert left(limiter) == [10_000, 100]
+
+
+def test_only_what_was_written_off_is_said(
+    limiter: tg.RuleLimiter, caplog: pytest.LogCaptureFixture
+) -> None:
+    with limiter.reserve(user="anna", endpoint="/chat") as reservation:
+        reservation.commit(usage=USAGE)
+    assert (caplog.messages, limiter.stats().written_off) == ([], 0)
+    limiter.charge(cost=10**9, user="anna", endpoint="/chat")
+    assert "the rest written off" in caplog.text
+
+
 def test_the_explanation_has_the_weights(limiter: tg.RuleLimiter) -> None:
     explained = limiter.explain(user="anna", endpoint="/chat")
     assert explained.cost == 500

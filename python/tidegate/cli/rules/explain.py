@@ -69,8 +69,10 @@ def _costs(considered: Explanation, cost: int) -> str:
     times = f" ({cost} x {considered.cost // cost})" if cost > 1 else ""
     said = f"It costs {units}{times}, and its priority is {considered.priority}."
     if considered.usage is not None:
-        weights = ", ".join(f"{name} {weight}" for name, weight in considered.usage.items())
-        said += f" That is an estimate: its usage costs {weights}, each."
+        weights = ", ".join(
+            f"{weight} for each of {name}" for name, weight in considered.usage.items()
+        )
+        said += f" That is an estimate; its usage costs {weights}."
     return said
 
 
