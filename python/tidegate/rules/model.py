@@ -315,7 +315,7 @@ Weight = Annotated[
     Decimal,
     BeforeValidator(_as_weight),
     PlainSerializer(_as_number),
-    WithJsonSchema({"type": "number", "minimum": 0, "maximum": MOST_WEIGHT}),
+    WithJsonSchema({"type": ["number", "string"], "minimum": 0, "maximum": MOST_WEIGHT}),
 ]
 
 
@@ -324,6 +324,7 @@ class UsageUnits(_Fields):
 
     estimate: Units = Field(default=1, description="What a request is charged at first.")
     usage: dict[UsageName, Weight] = Field(
+        json_schema_extra={"minProperties": 1},
         description="The weight of each field of the usage, such as input, cached and output: what "
         "is used costs their sum, rounded up.",
     )
