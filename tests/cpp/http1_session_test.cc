@@ -161,6 +161,18 @@ TEST_F(Http1SessionTest, ADrainClosesAConnectionThatSendsNothing) {
   EXPECT_EQ(setting_->counters.timeouts_idle.read(), 0U);
 }
 
+TEST_F(Http1SessionTest, ADrainLeavesALongIdleConnectionAWhileToo) {
+  EXPECT_THAT(Receive(Post("/echo", "x")), HasSubstr("connection: keep-alive\r\n"));
+  setting_->Pass(session_.get(), seconds(100));
+  setting_->around.draining = true;
+  setting_->around.drain_began = setting_->around.now;
+  session_->Drain();
+  setting_->Pass(session_.get(), milliseconds(999));
+  EXPECT_FALSE(session_->over());
+  setting_->Pass(session_.get(), milliseconds(1));
+  EXPECT_TRUE(session_->over());
+}
+
 TEST_F(Http1SessionTest, AnAnswerCannotSmuggleHeaders) {
   (void)Receive(Post("/later", "x"));
   Answer answer;

@@ -148,7 +148,7 @@ Instant Connection::due() const {
     next = session_->due();
   } else {
     const bool begun = !begun_.empty() || !channel_.is_ready();
-    next = since_ + (begun ? options.request_time : around_->idle_time());
+    next = begun ? since_ + options.request_time : around_->IdleDue(since_);
   }
   return unsent_.empty() ? next : std::min(next, blocked_since_ + options.take_time);
 }

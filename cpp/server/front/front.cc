@@ -108,6 +108,14 @@ std::vector<int> Front::ShareSockets() {
   return sockets;
 }
 
+void Front::UnshareSockets() {
+  const std::lock_guard lock(mu_);
+  if (!is_ours() || stopped_) return;
+  for (const auto& group : listeners_) {
+    for (const auto& listener : group) listener->stays_open = listener->was_adopted;
+  }
+}
+
 absl::Status Front::Route(std::shared_ptr<RoutedService> service) {
   if (absl::Status status = CheckNotStarted("route()"); !status.ok()) return status;
   return routes_.Add(std::move(service));

@@ -46,6 +46,8 @@ class Front {
   // The listening sockets, for another process that accepts at them too. Stop() then leaves them
   // as they are: connections that wait there are not reset, and the path of a Unix socket stays.
   std::vector<int> ShareSockets();
+  // Undoes ShareSockets(), if the other process does not accept at them after all.
+  void UnshareSockets();
   absl::Status Route(std::shared_ptr<RoutedService> service);
   absl::Status Start();
 

@@ -263,7 +263,7 @@ void Http1Session::Fill(std::string* out) {
 Instant Http1Session::due() const {
   const FrontOptions& options = around_->options;
   if (closing_) return Instant::max();
-  if (stage_ == Stage::kIdle) return since_ + around_->idle_time();
+  if (stage_ == Stage::kIdle) return around_->IdleDue(since_);
   return since_ + (stage_ == Stage::kHandling ? options.answer_time : options.request_time);
 }
 

@@ -196,6 +196,7 @@ absl::StatusOr<Listener> Adopt(int fd) {
     if (path.empty()) path = "unix";  // it has no path, or an abstract one
   }
   Listener listener = ListenerOf(std::move(socket), path);
+  listener.was_adopted = true;
   listener.stays_open = true;
   return listener;
 }

@@ -21,8 +21,9 @@ struct Listener {
   std::shared_ptr<Tls> tls;  // null without TLS
   std::string unix_path;     // empty for TCP
   std::unique_ptr<NotInherited> not_inherited;
-  bool is_shared = false;   // several loops accept its connections
-  bool stays_open = false;  // another process accepts its connections too
+  bool is_shared = false;    // several loops accept its connections
+  bool was_adopted = false;  // it listened before the front had it
+  bool stays_open = false;   // another process accepts its connections too
 };
 
 // Makes `count` sockets for each address of `host`, which share the port; "" means every address.

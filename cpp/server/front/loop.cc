@@ -255,6 +255,7 @@ void Loop::RunTimers() {
 
 void Loop::BeginDrain() {
   around_.draining = true;
+  around_.drain_began = around_.now;
   // Connections that the system has already accepted are still served.
   for (size_t i = 0; i < listeners_.size(); ++i) Accept(i);
   if (accept_again_ == Instant::max()) PauseAccepting();

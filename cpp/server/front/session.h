@@ -27,12 +27,16 @@ struct Surroundings {
   std::string date;      // the current date, for headers
   bool handled = false;  // whether a service was called since the last flush
   bool draining = false;
+  Instant drain_began;  // if draining
   std::shared_ptr<Http2Streams> http2_streams;
 
-  // For a connection without a request. A client that has just sent one would not know whether it
-  // was read, so a drain does not close such connections at once.
-  Instant::duration idle_time() const {
-    return draining ? std::min(options.idle_time, options.drain_idle_time) : options.idle_time;
+  // When to close a connection that has had no request since `since`. A client that has just sent
+  // one would not know whether it was read, so a drain leaves each connection a while from its
+  // beginning on.
+  Instant IdleDue(Instant since) const {
+    const Instant usual = since + options.idle_time;
+    if (!draining) return usual;
+    return std::min(usual, std::max(since, drain_began) + options.drain_idle_time);
   }
 };
 

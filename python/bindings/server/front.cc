@@ -210,6 +210,7 @@ void RegisterFront(py::module_& m) {
           },
           py::arg("sockets"), py::kw_only(), py::arg("tls") = nullptr)
       .def("share_sockets", &Front::ShareSockets)
+      .def("unshare_sockets", &Front::UnshareSockets)
       .def(
           "route",
           [](Front& front, std::shared_ptr<RoutedService> service) {

@@ -154,10 +154,17 @@ class _Succession:
 
         with self._lock:
             if self._successor is not None:
+                log.warning(
+                    "SIGUSR2: the process %d, which is to take over, has not answered checks yet; "
+                    "no other one is started meanwhile",
+                    self._successor.process.pid,
+                )
                 return
+            self._service.write_state()
             try:
                 self._successor = Successor(self._service.sockets())
             except OSError as error:
+                self._service.keep_sockets()
                 log.error("no process could be started that takes over: %s", error)
                 return
         threading.Thread(target=self._wait, args=(self._successor,), daemon=True).start()
@@ -172,12 +179,14 @@ class _Succession:
         log.error("the process that was to take over ended with status %d; this one stays", status)
         with self._lock:
             self._successor = None
+            self._service.keep_sockets()
 
     def give_up(self) -> None:
         """Ends a process that is not ready yet."""
         with self._lock:
             if self._successor is not None:
                 self._successor.process.terminate()
+                self._service.keep_sockets()
 
 
 def _signals() -> tuple[socket.socket, int]:

@@ -26,10 +26,14 @@ class Successor:
 
     def __init__(self, sockets: Iterable[tuple[str, int]]) -> None:
         reader, writer = os.pipe()
-        self._reader = reader
-        # The front keeps its own descriptors from children that are made by fork().
-        copies = [(purpose, os.dup(number)) for purpose, number in sockets]
-        try:
+        with contextlib.ExitStack() as here, contextlib.ExitStack() as on_error:
+            on_error.callback(os.close, reader)
+            here.callback(os.close, writer)
+            # The front keeps its own descriptors from children that are made by fork().
+            copies: list[tuple[str, int]] = []
+            for purpose, number in sockets:
+                copies.append((purpose, os.dup(number)))
+                here.callback(os.close, copies[-1][1])
             self.process = subprocess.Popen(
                 _command(),
                 env={
@@ -39,9 +43,8 @@ class Successor:
                 },
                 pass_fds=[writer, *(number for _, number in copies)],
             )
-        finally:
-            for number in [writer, *(number for _, number in copies)]:
-                os.close(number)
+            on_error.pop_all()
+        self._reader = reader
 
     def becomes_ready(self) -> bool:
         """Waits until the process answers checks, or has ended. Returns whether it answers."""

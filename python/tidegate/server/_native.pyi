@@ -37,6 +37,8 @@ class Front:
         """Accepts at sockets of one address that listen already, and owns them from then on."""
     def share_sockets(self) -> list[int]:
         """The listening sockets, for a process that accepts at them too: they outlive stop()."""
+    def unshare_sockets(self) -> None:
+        """Undoes share_sockets(), if the other process does not accept at them after all."""
     def route(self, service: Service) -> None: ...
     def start(self) -> None: ...
     def drain(self, seconds: float) -> bool:

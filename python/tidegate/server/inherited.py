@@ -38,6 +38,7 @@ class InheritedSockets:
         """Removes and returns those for `purpose` whose address is `place`, which its user closes.
 
         A socket at another address is not taken, since the settings say who may reach the service.
+        Raises ConfigurationError for a host that has no address.
         """
         if not self._left:
             return []
@@ -66,9 +67,14 @@ class InheritedSockets:
 def _addresses_of(place: Address | Path) -> set[object]:
     if isinstance(place, os.PathLike):
         return {os.fspath(place), os.path.abspath(place)}
-    found = socket.getaddrinfo(
-        place.host, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
+    try:
+        found = socket.getaddrinfo(
+            place.host, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, UnicodeError) as error:
+        raise ConfigurationError(
+            f"the host {place.host!r} has no address ({error}); expected one of this machine"
+        ) from None
     return {address[0] for *_, address in found}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import math
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -108,8 +109,8 @@ class AnomalyWatch:
 
     Anomalies that call for no action are neither logged nor written. An ongoing anomaly is written
     again only when it calls for a stricter action, or after an hour. `enforcement` gets each
-    anomaly that calls for an action, each time. `state` keeps what the detector has learned. Not
-    thread-safe.
+    anomaly that calls for an action, each time. `state` keeps what the detector has learned.
+    Thread-safe.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class AnomalyWatch:
     ) -> None:
         self._detector = detector
         self._state = state
+        self._lock = threading.Lock()
         self._enforcement = enforcement
         self._database = None if database is None else Database(database, timeout)
         self._counts: Counter[str] = Counter()
@@ -139,6 +141,10 @@ class AnomalyWatch:
         """The number of these anomalies that could not be written."""
 
     def __call__(self, recorded: Recorded) -> None:
+        with self._lock:
+            self._take(recorded)
+
+    def _take(self, recorded: Recorded) -> None:
         interval = self._detector.interval
         at = recorded.at + self._ahead
         if self._begun is not None and at < self._begun - interval:
@@ -165,10 +171,23 @@ class AnomalyWatch:
 
     def close(self) -> None:
         """Writes the state, and closes the connection."""
-        if self._state is not None:
-            self._state.close()
-        if self._database is not None:
-            self._database.close()
+        with self._lock:
+            if self._state is not None:
+                self._state.keep()
+            if self._database is not None:
+                self._database.close()
+
+    def write_state(self) -> None:
+        """Writes the state now, for a process that takes over."""
+        with self._lock:
+            if self._state is not None:
+                self._state.keep()
+
+    def leave_state(self) -> None:
+        """Writes the state no more, since another process has taken over."""
+        with self._lock:
+            if self._state is not None:
+                self._state.leave()
 
     def _judge(self, at: float) -> None:
         counts, self._counts = self._counts, Counter()

@@ -277,6 +277,15 @@ class Service:
             found.append(("admin", self._admin.fileno()))
         return found
 
+    def keep_sockets(self) -> None:
+        """Undoes sockets(), if the other process does not accept at them after all."""
+        self.front.unshare_sockets()
+
+    def write_state(self) -> None:
+        """Writes what anomaly detection has learned, for a process that takes over."""
+        if self.anomalies is not None:
+            self.anomalies.write_state()
+
     def warnings(self) -> list[str]:
         """Returns settings that the operator may not have meant, though the service answers."""
         found = []
@@ -328,6 +337,13 @@ class Service:
             app = behind_proxies(app, admin.trusted_proxies)
         self._admin = AdminServer(app, admin.tls)
         inherited = self._inherited.take("admin", listen)
+        if len(inherited) > 1:
+            count = len(inherited)
+            for each in inherited:
+                each.close()
+            raise ConfigurationError(
+                f"{count} sockets at {listen} were passed for the admin API; expected one"
+            )
         self.admin_address = self._admin.start(listen, inherited[0] if inherited else None)
         log.info("the admin API is at %s", _shown(*self.admin_address))
 
@@ -442,8 +458,11 @@ class Service:
         Returns whether all calls were answered within `settings.drain` seconds. Writing and closing
         may take a few seconds more; data not written by then is counted, logged and dropped.
         """
-        if is_succeeded and self._admin is not None:
-            self._admin.begin_to_stop()
+        if is_succeeded:
+            if self._admin is not None:
+                self._admin.begin_to_stop()
+            if self.anomalies is not None:
+                self.anomalies.leave_state()
         self._set_ready(False)
         is_drained = bool(self.front.drain(self.settings.drain))
         self.front.stop()

@@ -47,8 +47,6 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
         ("endpoint", "login", "so rules for '/login' do not apply; expected '/login'"),
         ("endpoint", "items/7/price", "rules for '/items/{id}/price' do not apply"),
         ("endpoint", "GET /login", "expected endpoint='/login' and method='GET'"),
-        ("endpoint", "https://a.example/login?x=1", "which is a URL; expected '/login'"),
-        ("endpoint", "/login?x=1", "has a query, so rules for '/login' do not apply"),
         ("endpoint", "/Login", "differs from the endpoint '/login' of rules in case"),
         ("endpoint", "/items/Ab/PRICE", "the endpoint '/items/{id}/price' of rules in case"),
         ("priority", "urgent", "changes nothing; expected 'critical', 'normal' or 'background'"),
@@ -71,6 +69,33 @@ def test_a_slip_is_said_once(
     (message,) = said(caplog)
     assert message.startswith(f"{name} {value!r}, ")
     assert expected in message
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("https://u:secret@a.example/login?x=secret", "'/login', which came in a URL; expected"),
+        ("https://a.example?x=/secret", "'/', which came in a URL; expected the path alone"),
+        ("/login?x=secret", "'/login', which came with a query, so rules for it do not apply"),
+        ("/other?x=secret#secret", "'/other', which came with a query, so rules for it do not"),
+        ("login?x=secret", "'login', so rules for '/login' do not apply; expected '/login'"),
+        ("/Login?x=secret", "'/Login', which came with a query"),
+        ("GET /login?x=secret", "'GET /login', which has a method; expected endpoint='/login'"),
+    ],
+)
+def test_only_the_path_of_an_endpoint_is_said(
+    value: str, expected: str, limiter: tg.RuleLimiter, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter.check(user="1", endpoint=value)
+    (message,) = said(caplog)
+    assert message.startswith(f"endpoint {expected}")
+    assert "secret" not in message
+
+
+def test_a_url_after_a_method_is_not_said(caplog: pytest.LogCaptureFixture) -> None:
+    rules = {"rules": [{"id": "a", "by": "user", "endpoint": "/**", "limit": "9/hour"}]}
+    tg.Limiter(rules=RuleSet(rules)).check(user="1", endpoint="GET https://u:secret@a.example/x")
+    assert "secret" not in caplog.text
 
 
 async def _check(limiter: tg.RuleLimiter, **attributes: str) -> None:

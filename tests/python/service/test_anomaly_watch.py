@@ -138,6 +138,21 @@ def test_what_was_learned_is_written_each_ten_minutes(tmp_path: Path) -> None:
     assert [i for i in range(1, 25) if written[i] != written[i - 1]] == [1, 11, 21]
 
 
+def test_a_process_that_takes_over_has_the_state_and_keeps_it(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    old = watch_with(path)
+    for minute in range(6):
+        old(anyone(60.0 * minute))
+    old.write_state()
+    assert watch_with(path)._detector.next_at == old._detector.next_at
+    kept = path.read_bytes()
+    old.leave_state()
+    for minute in range(6, 30):
+        old(anyone(60.0 * minute))
+    old.close()
+    assert path.read_bytes() == kept
+
+
 @pytest.mark.parametrize("content", [b"", b"damaged"])
 def test_a_file_that_cannot_be_read_is_logged_and_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes

@@ -123,6 +123,23 @@ def test_a_shared_unix_socket_keeps_its_path(tmp_path: Path) -> None:
     second.stop()
 
 
+def test_a_unix_path_goes_if_nobody_took_the_socket_over(tmp_path: Path) -> None:
+    path = tmp_path / "front.sock"
+    first, _, _ = new_front()
+    first.listen_unix(str(path))
+    first.start()
+    second, _, _ = new_front()
+    second.adopt([os.dup(number) for number in first.share_sockets()])
+    second.start()
+    assert second.share_sockets() != []
+    second.unshare_sockets()
+    second.stop()
+    assert path.exists()  # it is not that of the front that found it
+    first.unshare_sockets()
+    first.stop()
+    assert not path.exists()
+
+
 def test_what_does_not_listen_is_not_taken_over() -> None:
     front, _, _ = new_front()
     with (

@@ -19,8 +19,10 @@ from polling import eventually
 from processes import running
 from serving import SETTINGS, Served
 from tidegate import ConfigurationError
-from tidegate.server.inherited import inherited_sockets
-from tidegate.server.settings import Address
+from tidegate.cli.serve import _Succession
+from tidegate.server.inherited import InheritedSockets, inherited_sockets
+from tidegate.server.service import Service
+from tidegate.server.settings import Address, Settings
 
 # A drain as long as the test: connections are closed since they had an answer, never since the
 # machine was slow.
@@ -78,7 +80,7 @@ class Callers:
         before = list(self.answered)
         eventually(
             lambda: self.errors or all(now > then + 9 for now, then in zip(self.answered, before)),
-            120,
+            300,
         )
 
     def __enter__(self) -> Callers:
@@ -95,15 +97,20 @@ class Callers:
 def test_no_request_fails_while_a_process_takes_over(directory: Path) -> None:
     served = Served(directory, LONG)
     admin = f"{served.admin}/livez"
-    with Callers(served) as callers:
-        callers.ask_more()
-        served.process.send_signal(signal.SIGUSR2)
-        assert served.process.wait(300) == 0, served.log.read_text()
-        (successor,) = re.findall(r"the process (\d+) has taken over", served.log.read_text())
-        callers.ask_more()
-        assert httpx.get(admin, timeout=60).status_code == 200
-    os.kill(int(successor), signal.SIGKILL)
-    assert callers.errors == []
+    try:
+        with Callers(served) as callers:
+            callers.ask_more()
+            served.process.send_signal(signal.SIGUSR2)
+            assert served.process.wait(300) == 0, served.log.read_text()
+            callers.ask_more()
+            assert httpx.get(admin, timeout=300).status_code == 200
+        assert callers.errors == []
+    finally:
+        for successor in re.findall(r"the process (\d+) has taken over", served.log.read_text()):
+            os.kill(int(successor), signal.SIGKILL)
+        if served.process.poll() is None:
+            served.process.kill()
+            served.process.wait()
 
 
 def test_a_successor_that_cannot_start_leaves_the_service_as_it_is(served: Served) -> None:
@@ -149,6 +156,69 @@ def test_sockets_that_systemd_opened_are_taken(directory: Path) -> None:
             os.close(number)
 
 
+class Parts:
+    """What a succession uses of a service."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.fails = False
+
+    def sockets(self) -> list[tuple[str, int]]:
+        self.asked.append("sockets")
+        return [("checks", -1)] if self.fails else []
+
+    def keep_sockets(self) -> None:
+        self.asked.append("keep_sockets")
+
+    def write_state(self) -> None:
+        self.asked.append("write_state")
+
+
+def open_descriptors() -> set[str]:
+    return {each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")}
+
+
+def test_a_process_that_cannot_be_started_leaves_everything_as_it_is(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Parts()
+    succession = _Succession(service, -1)
+    service.fails = True
+    before = open_descriptors()
+    succession.begin()  # a descriptor cannot be copied
+    service.fails = False
+    monkeypatch.setattr("tidegate.cli.successor._command", lambda: ["/no/such/program"])
+    succession.begin()
+    assert open_descriptors() == before
+    assert service.asked == ["write_state", "sockets", "keep_sockets"] * 2
+    assert caplog.text.count("no process could be started that takes over") == 2
+
+
+def test_a_second_signal_while_a_process_starts_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = [sys.executable, "-c", "input()"]
+    monkeypatch.setattr("tidegate.cli.successor._command", lambda: hangs)
+    ended = threading.Event()
+    monkeypatch.setattr(Parts, "keep_sockets", lambda self: ended.set())
+    service = Parts()
+    succession = _Succession(service, -1)
+    reader, writer = os.pipe()
+    stdin = os.dup(0)
+    os.dup2(reader, 0)
+    try:
+        succession.begin()
+    finally:
+        os.dup2(stdin, 0)
+        os.close(stdin)
+        os.close(reader)
+    succession.begin()
+    os.close(writer)  # the process reads the end of its input, and ends
+    assert ended.wait(300)
+    assert service.asked == ["write_state", "sockets"]
+    assert "which is to take over, has not answered checks yet" in caplog.text
+
+
 def passed(*sockets: socket.socket, **environment: str) -> dict[str, str]:
     names = ",".join(f"checks={each.detach()}" for each in sockets)
     return {"TIDEGATE_HANDED_OVER": names, **environment}
@@ -164,6 +234,35 @@ def test_a_socket_at_another_address_than_the_settings_say_is_not_taken() -> Non
     (taken,) = found.take("checks", Address(host="0.0.0.0", port=port))
     taken.close()
     found.close()
+
+
+def test_a_host_without_an_address_is_an_error() -> None:
+    found = inherited_sockets(passed(socket.create_server(("127.0.0.1", 0))))
+    host = "a" * 64  # no name has a part as long
+    with pytest.raises(ConfigurationError, match=r"has no address \(.*\); expected one of this"):
+        found.take("checks", Address(host=host, port=1))
+    found.close()
+
+
+def test_the_admin_api_takes_one_socket(directory: Path) -> None:
+    (directory / "rules.yaml").write_text("rules: []\n")
+    free = {"listen": "127.0.0.1:0"}
+    settings = Settings(
+        rules=directory / "rules.yaml",
+        database=f"sqlite:///{directory / 'tidegate.db'}",
+        checks=free,
+        admin=free,
+    )
+    two = [("admin", socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+    service = Service(settings, inherited=InheritedSockets(two))
+    try:
+        with pytest.raises(
+            ConfigurationError, match=r"2 sockets at .* were passed for the admin API; expected one"
+        ):
+            service.start()
+    finally:
+        service.close()
+    assert [each.fileno() for _, each in two] == [-1, -1]
 
 
 def test_sockets_of_systemd_that_no_setting_names_are_an_error(

@@ -80,24 +80,31 @@ class NamedValues:
     def _slip_of_endpoint(self, value: str) -> Slip | None:
         if value in self._literal or not self._names_paths:
             return None
-        shown = f"{value!r:.200}"
         with_method = METHOD_AND_PATH.fullmatch(value)
         if with_method:
-            method, alone = with_method[1], with_method[2]
+            method, alone = with_method[1], _path_of(with_method[2])
+            shown = f"{f'{method} {alone}'!r:.200}"
             return Slip(
                 "a path without a method",
                 f"{shown}, which has a method; expected endpoint={alone!r:.200} and "
                 f"method={method!r}",
             )
-        url = URL.fullmatch(value)
-        path = re.split("[?#]", (url[1] or "/") if url else value)[0]
+        # The log shows no query and nothing of a URL but its path: these may have secrets.
+        path = _path_of(value)
+        url = URL.fullmatch(path)
         if url:
-            return Slip("a path without a host", f"{shown}, which is a URL; expected {path!r:.200}")
+            return Slip(
+                "a path without a host",
+                f"{(url[1] or '/')!r:.200}, which came in a URL; expected the path alone",
+            )
+        if "://" in path:
+            return None
+        shown = f"{path!r:.200}"
         if path != value and value.startswith("/"):
             return Slip(
                 "a path without a query",
-                f"{shown}, which has a query, so rules for {path!r:.200} do not apply; expected "
-                "the path alone",
+                f"{shown}, which came with a query, so rules for it do not apply; expected the "
+                "path alone",
             )
         if not path.startswith("/"):
             rule = self._endpoint_of("/" + path)
@@ -131,6 +138,10 @@ class NamedValues:
                 if re.fullmatch(expression.pattern, literal, re.IGNORECASE):
                     return endpoint
         return None
+
+
+def _path_of(text: str) -> str:
+    return re.split("[?#]", text)[0]
 
 
 def _expression(pattern: str) -> re.Pattern[str]:

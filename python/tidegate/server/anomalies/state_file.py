@@ -33,7 +33,7 @@ def beside_database(database: str | None) -> Path | None:
 
 
 class StateFile:
-    """Keeps the state of `detector` in a file of mode 0600: written each ten minutes, and at close.
+    """Keeps the state of `detector` in a file of mode 0600, written each ten minutes and by keep().
 
     A file that cannot be read or written is logged, and the detector goes on without. Not
     thread-safe.
@@ -42,6 +42,7 @@ class StateFile:
     def __init__(self, path: Path, detector: AnomalyDetector) -> None:
         self._path = path
         self._detector = detector
+        self._is_left = False
         self._written = detector.next_at
         try:
             detector.restore(path.read_bytes())
@@ -56,13 +57,19 @@ class StateFile:
         if not self._detector.next_at - self._written < _SECONDS:
             self.write()
 
-    def close(self) -> None:
+    def keep(self) -> None:
         """Writes the file if anything was learned since it was written."""
         if self._detector.next_at > self._written:
             self.write()
 
+    def leave(self) -> None:
+        """Leaves the file to another process: this one writes it no more."""
+        self._is_left = True
+
     def write(self) -> None:
         """Writes the file as a whole: another process reads the former one or this one."""
+        if self._is_left:
+            return
         self._written = self._detector.next_at
         beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
         try:
