@@ -60,13 +60,23 @@ since=$SECONDS
 PYTHON=$python scripts/install-deps.sh limiter
 printf '%-62s%4d s\n' "1/4 The compiler and the libraries are installed" $((SECONDS - since))
 [ -x "$venv/bin/python" ] || step "2/4 Making the virtual environment $venv" "$python" -m venv "$venv"
-step "2/4 Installing the build tools and FastAPI " "${pip[@]}" -r python/requirements.txt 'fastapi>=0.108' 'uvicorn>=0.23'
+step "2/4 Installing the build tools" "${pip[@]}" -r python/requirements.txt
+# Beside the compiler.
+web_log=$(mktemp)
+"${pip[@]}" 'fastapi>=0.108' 'uvicorn>=0.23' >"$web_log" 2>&1 &
+web=$!
 if newest "$venv/.package" || newest "$venv/.tested" || newest "$venv/.quick" || newest "$venv/.demo"; then
   echo "3/4 tidegate is installed into $venv already"
 else
   compile
   touch "$venv/.demo"
 fi
+if ! wait "$web"; then
+  echo "Installing FastAPI and uvicorn failed:" >&2
+  cat "$web_log" >&2
+  exit 1
+fi
+rm -f "$web_log"
 echo "4/4 Starting the service, $((SECONDS - began)) s after the beginning"
 echo
 exec "$venv/bin/tidegate" demo

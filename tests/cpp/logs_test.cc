@@ -189,7 +189,7 @@ TEST(TimeReader, DistinguishesZonesOfTheSameMinute) {
   TimeReader reader;
   int64_t ns = 0;
   for (int second = 0; second < 60; ++second) {
-    char text[32];
+    char text[40];
     std::snprintf(text, sizeof(text), "31/Jan/2026:12:05:%02d +0000", second);
     EXPECT_EQ(reader.Read(text, &ns), nullptr);
     EXPECT_EQ(ns, kNoonNs + second * 1'000'000'000LL);
