@@ -95,7 +95,7 @@ def _check(settings: Settings) -> int:
 
 
 def _until_signalled(service: Any) -> int:
-    from tidegate.cli.successor import tell_predecessor
+    from tidegate.cli.successor import notify_predecessor
 
     signals, writer = _signals()
     try:
@@ -104,7 +104,7 @@ def _until_signalled(service: Any) -> int:
         service.close()
         raise
     _notify("READY=1")
-    tell_predecessor(os.environ)
+    notify_predecessor(os.environ)
     reloading = threading.Lock()
     succession = _Succession(service, writer)
     while True:
@@ -119,7 +119,7 @@ def _until_signalled(service: Any) -> int:
     # A second signal means that the user does not want to wait.
     threading.Thread(target=_end_at_once, args=(signals,), daemon=True).start()
     is_succeeded = number == _SUCCEEDED
-    why = succession.told if is_succeeded else signal.Signals(number).name
+    why = succession.reason if is_succeeded else signal.Signals(number).name
     log.info("%s: calls in flight have %g s", why, service.settings.drain)
     if is_succeeded:
         is_drained = service.stop(is_succeeded=True)
@@ -145,8 +145,8 @@ class _Succession:
         self._signals = signals
         self._lock = threading.Lock()
         self._successor: Any = None
-        self.told = ""
-        """What happened, once it did."""
+        self.reason = ""
+        """Why this process ends, once the other one has taken over."""
 
     def begin(self) -> None:
         """Starts a process, unless one is about to be ready."""
@@ -171,7 +171,7 @@ class _Succession:
 
     def _wait(self, successor: Any) -> None:
         if successor.becomes_ready():
-            self.told = f"the process {successor.process.pid} has taken over"
+            self.reason = f"the process {successor.process.pid} has taken over"
             _notify(f"MAINPID={successor.process.pid}")
             os.write(self._signals, bytes([_SUCCEEDED]))
             return

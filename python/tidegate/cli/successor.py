@@ -13,7 +13,7 @@ from tidegate.server.inherited import HANDED_OVER
 if TYPE_CHECKING:
     from collections.abc import Iterable, MutableMapping
 
-__all__ = ["Successor", "tell_predecessor"]
+__all__ = ["Successor", "notify_predecessor"]
 
 _READY = "TIDEGATE_HANDED_OVER_READY"
 
@@ -57,8 +57,8 @@ def _command() -> list[str]:
     return [sys.executable, *(given[1:] if given else ["-m", "tidegate", *sys.argv[1:]])]
 
 
-def tell_predecessor(environment: MutableMapping[str, str]) -> None:
-    """Tells the process that started this one, if one did, that this one answers checks."""
+def notify_predecessor(environment: MutableMapping[str, str]) -> None:
+    """Notifies the process that started this one, if one did, that this one answers checks."""
     number = environment.pop(_READY, None)
     if number is None:
         return
