@@ -16,9 +16,8 @@ from pathlib import Path
 from tidegate.server.service import Service
 from tidegate.server.settings import Settings
 
-# Six are frames on streams that the client has closed or skipped, which nghttp2 ignores where
-# h2spec wants the connection to end. A bad preface is read as HTTP/1.1, and answered as such.
-MOST_FAILED = 7
+# A bad preface is read as HTTP/1.1, which the same port speaks, and answered as such.
+MOST_FAILED = 1
 _RULES = "rules: [{id: api, by: user, limit: 1000/minute}]\n"
 
 

@@ -56,7 +56,7 @@ enum class GrpcStatus : uint8_t {
 };
 
 // For a gRPC call the front sends `body` as the message, and the status as trailers; it ignores
-// A call that is answered after Handle() has returned. If it is destroyed without an answer, the
+// `http_status` and `content_type`.
 struct Answer {
   int http_status = 200;
   std::string_view content_type = "application/json";        // in static storage

@@ -419,6 +419,103 @@ TEST_F(Http2SessionTest, AMalformedPriorityEndsTheConnection) {
   EXPECT_THAT(goaways_, ::testing::ElementsAre(NGHTTP2_PROTOCOL_ERROR));
 }
 
+// The head of a frame without a payload.
+std::string Head(uint8_t kind, uint8_t flags, uint32_t stream) {
+  return {0,
+          0,
+          0,
+          static_cast<char>(kind),
+          static_cast<char>(flags),
+          static_cast<char>(stream >> 24),
+          static_cast<char>(stream >> 16),
+          static_cast<char>(stream >> 8),
+          static_cast<char>(stream)};
+}
+
+std::string Headers(uint32_t stream, bool ends) {
+  return Head(NGHTTP2_HEADERS, ends ? NGHTTP2_FLAG_END_STREAM : 0, stream);
+}
+
+std::string Data(uint32_t stream, bool ends) {
+  return Head(NGHTTP2_DATA, ends ? NGHTTP2_FLAG_END_STREAM : 0, stream);
+}
+
+std::string ResetOf(uint32_t stream) { return Head(NGHTTP2_RST_STREAM, 0, stream); }
+
+bool Passes(const std::string& frames) {
+  FrameGuard guard{FrontOptions()};
+  const auto found = guard.Pass(std::string(kHttp2Preface) + frames, Instant());
+  EXPECT_TRUE(found == FrameGuard::Verdict::kPass || found == FrameGuard::Verdict::kStreamEnded);
+  return found == FrameGuard::Verdict::kPass;
+}
+
+TEST(FrameGuardTest, RefusesFramesOnStreamsThatTheClientHasEnded) {
+  EXPECT_FALSE(Passes(Headers(1, true) + Headers(1, true)));
+  EXPECT_FALSE(Passes(Headers(1, true) + Data(1, true)));
+  EXPECT_FALSE(Passes(Headers(1, false) + Data(1, true) + Data(1, true)));
+  EXPECT_FALSE(Passes(Headers(1, false) + Headers(1, true) + Data(1, false))) << "after trailers";
+  EXPECT_FALSE(Passes(Headers(1, false) + ResetOf(1) + Data(1, true)));
+  EXPECT_FALSE(Passes(Headers(1, false) + ResetOf(1) + Headers(0x80000001, true)));
+  EXPECT_FALSE(Passes(Headers(5, true) + Headers(3, true))) << "was skipped";
+  EXPECT_FALSE(Passes(Headers(2001, false) + Headers(1501, true))) << "was skipped by far";
+}
+
+TEST(FrameGuardTest, PassesFramesThatMayBeUnderWay) {
+  EXPECT_TRUE(Passes(Headers(1, false) + Data(1, false) + Data(1, false) + Headers(1, true)));
+  EXPECT_TRUE(Passes(Headers(1, false) + Headers(3, true) + Data(1, true)));
+  EXPECT_TRUE(Passes(Headers(1, true) + ResetOf(1) + ResetOf(1) +
+                     Head(NGHTTP2_WINDOW_UPDATE, 0, 1) + Headers(3, true)));
+  EXPECT_TRUE(Passes(Headers(1, false) + Headers(1001, false) + Data(1, true))) << "the 501st";
+  EXPECT_TRUE(Passes(Headers(1, true) + Headers(1025, false) + Data(1, true))) << "is forgotten";
+  EXPECT_TRUE(Passes(Headers(0x7fffffff, false) + Data(0x7fffffff, true)));
+  // nghttp2 judges what is no client's to begin, and what was not begun.
+  EXPECT_TRUE(Passes(Headers(2, true) + Headers(2, true) + Data(0, true) + Data(9, true)));
+}
+
+TEST(FrameGuardTest, FindsEndedStreamsHoweverTheBytesAreCut) {
+  std::string bytes(kHttp2Preface);
+  for (uint32_t stream = 1; stream < 3001; stream += 2) {
+    bytes += Headers(stream, false) + Data(stream, true);
+  }
+  const size_t fine = bytes.size();
+  bytes += Data(2901, false);
+  for (size_t piece = 1; piece < 40; ++piece) {
+    FrameGuard guard{FrontOptions()};
+    size_t at = 0;
+    auto found = FrameGuard::Verdict::kPass;
+    for (; at < bytes.size() && found == FrameGuard::Verdict::kPass; at += piece) {
+      found = guard.Pass(std::string_view(bytes).substr(at, piece), Instant());
+    }
+    EXPECT_EQ(found, FrameGuard::Verdict::kStreamEnded) << piece;
+    EXPECT_GT(at, fine) << piece;
+  }
+}
+
+TEST_F(Http2SessionTest, AFrameOnAStreamThatTheClientHasEndedEndsTheConnection) {
+  (void)Call("/echo", "x");
+  session_->Receive(Data(1, true));
+  Exchange();
+  EXPECT_THAT(goaways_, ::testing::ElementsAre(NGHTTP2_STREAM_CLOSED));
+  EXPECT_TRUE(session_->over());
+  EXPECT_EQ(setting_->counters.errors_protocol.read(), 1U);
+}
+
+TEST_F(Http2SessionTest, AFrameOnAStreamThatTheServerHasEndedIsIgnored) {
+  FrontOptions options;
+  options.body_bytes = 3;
+  Use(options);
+  const int32_t id = Submit("/echo", "wait");
+  Exchange();
+  session_->Receive(Data(static_cast<uint32_t>(id), false));
+  session_->Receive(std::string("\0\0\4\0\0\0\0\0\1abcd", 13));
+  Exchange();
+  EXPECT_EQ(responses_[id].headers.at(":status"), "413");
+  session_->Receive(std::string("\0\0\4\0\0\0\0\0\1abcd", 13));
+  Exchange();
+  EXPECT_THAT(goaways_, IsEmpty());
+  EXPECT_FALSE(session_->over());
+}
+
 TEST(RateBoundTest, RefillsWithTime) {
   RateBound bound(10, 3);
   const Instant start{};

@@ -15,7 +15,33 @@ constexpr int kMostContinuations = 8;
 // block this many times above it ends the connection.
 constexpr size_t kHeaderSlack = 4;
 
+FrameGuard::Verdict FloodUnless(bool passes) {
+  return passes ? FrameGuard::Verdict::kPass : FrameGuard::Verdict::kFlood;
+}
+
 }  // namespace
+
+bool SendingStreams::Send(uint32_t id, bool begins, bool ends) {
+  if (id % 2 == 0) return true;  // is not for a client to begin
+  const uint32_t number = id / 2;
+  if (number >= next_) {
+    if (!begins) return true;
+    for (uint32_t skipped = next_; skipped < std::min(number, next_ + kRemembered); ++skipped) {
+      ended_.set(skipped % kRemembered);
+    }
+    next_ = number + 1;
+    ended_.set(number % kRemembered, ends);
+    return true;
+  }
+  if (!IsRemembered(number)) return true;
+  if (ended_.test(number % kRemembered)) return false;
+  ended_.set(number % kRemembered, ends);
+  return true;
+}
+
+void SendingStreams::Reset(uint32_t id) {
+  if (id % 2 == 1 && IsRemembered(id / 2)) ended_.set(id / 2 % kRemembered);
+}
 
 FrameGuard::FrameGuard(const FrontOptions& options)
     : resets_(options.resets_per_second, options.reset_burst),
@@ -28,6 +54,14 @@ size_t FrameGuard::Length() const {
          static_cast<size_t>(head_[2]);
 }
 
+uint32_t FrameGuard::Stream() const {
+  constexpr uint32_t kId = 0x7fffffff;  // the first bit means something else
+  const uint8_t* const id = head_ + kHeadSize - kStreamSize;
+  return (static_cast<uint32_t>(id[0]) << 24 | static_cast<uint32_t>(id[1]) << 16 |
+          static_cast<uint32_t>(id[2]) << 8 | static_cast<uint32_t>(id[3])) &
+         kId;
+}
+
 bool FrameGuard::IsPriority() const {
   // nghttp2 refuses those of another length.
   return head_[3] == NGHTTP2_PRIORITY && Length() == kPrioritySize;
@@ -37,10 +71,9 @@ bool FrameGuard::IsMalformedPriority() const {
   constexpr uint8_t kId = 0x7f;  // the first bit of a stream's id means something else
   const uint8_t* const stream = head_ + kHeadSize - kStreamSize;
   const uint8_t* const parent = head_ + kHeadSize;
-  const bool is_none = (stream[0] & kId) == 0 && stream[1] == 0 && stream[2] == 0 && stream[3] == 0;
   const bool is_own = (stream[0] & kId) == (parent[0] & kId) &&
                       std::equal(stream + 1, stream + kStreamSize, parent + 1);
-  return is_none || is_own;
+  return Stream() == 0 || is_own;
 }
 
 FrameGuard::Verdict FrameGuard::Pass(std::string_view bytes, Instant now) {
@@ -60,33 +93,37 @@ FrameGuard::Verdict FrameGuard::Pass(std::string_view bytes, Instant now) {
     }
     const size_t beyond = have_ - kHeadSize;
     have_ = 0;
-    if (!PassFrame(now)) return Verdict::kFlood;
+    if (const Verdict found = PassFrame(now); found != Verdict::kPass) return found;
     skip_ -= beyond;
   }
   return Verdict::kPass;
 }
 
-bool FrameGuard::PassFrame(Instant now) {
+FrameGuard::Verdict FrameGuard::PassFrame(Instant now) {
   const size_t length = Length();
-  const uint8_t flags = head_[4];
+  const bool ends = (head_[4] & NGHTTP2_FLAG_END_STREAM) != 0;
   skip_ = length;
   switch (head_[3]) {
     case NGHTTP2_HEADERS:
+      if (!streams_.Send(Stream(), true, ends)) return Verdict::kStreamEnded;
       header_bytes_ = length;
       continuations_ = 0;
-      return header_bytes_ <= most_header_bytes_;
+      return FloodUnless(header_bytes_ <= most_header_bytes_);
     case NGHTTP2_CONTINUATION:
       header_bytes_ += length;
-      return ++continuations_ <= kMostContinuations && header_bytes_ <= most_header_bytes_;
+      return FloodUnless(++continuations_ <= kMostContinuations &&
+                         header_bytes_ <= most_header_bytes_);
     case NGHTTP2_DATA:
-      return length > 0 || (flags & NGHTTP2_FLAG_END_STREAM) != 0 || control_frames_.Take(now);
+      if (!streams_.Send(Stream(), false, ends)) return Verdict::kStreamEnded;
+      return FloodUnless(length > 0 || ends || control_frames_.Take(now));
     case NGHTTP2_RST_STREAM:
+      streams_.Reset(Stream());
       ++resets_received_;
-      return resets_.Take(now);
+      return FloodUnless(resets_.Take(now));
     case NGHTTP2_WINDOW_UPDATE:
-      return true;
+      return Verdict::kPass;
     default:
-      return control_frames_.Take(now);
+      return FloodUnless(control_frames_.Take(now));
   }
 }
 

@@ -194,6 +194,10 @@ void Http2Session::Receive(std::string_view bytes) {
       counters().errors_protocol.Add();
       Terminate(NGHTTP2_PROTOCOL_ERROR);
       return;
+    case FrameGuard::Verdict::kStreamEnded:
+      counters().errors_protocol.Add();
+      Terminate(NGHTTP2_STREAM_CLOSED);
+      return;
   }
   const ssize_t read = nghttp2_session_mem_recv(
       session_, reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
