@@ -14,6 +14,7 @@
 #include "rule_testing.h"
 #include "testing.h"
 #include "tidegate/rule_limiter.h"
+#include "wrapped_store.h"
 
 namespace tidegate::server {
 namespace {
@@ -25,28 +26,10 @@ using tidegate::testing::MakeRule;
 using tidegate::testing::MakeStore;
 
 // A store like Redis, whose calls wait until the test answers them.
-class SlowStore final : public Store {
+class SlowStore final : public tidegate::testing::WrappedStore {
  public:
-  explicit SlowStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  using WrappedStore::WrappedStore;
 
-  std::string_view kind() const override { return "slow"; }
-  BoundLimit Bind(const Limit& limit, std::string_view scope) const override {
-    return store_->Bind(limit, scope);
-  }
-  Decision Hit(const Charge& charge, const Moment& moment) override {
-    return store_->Hit(charge, moment);
-  }
-  Decision Peek(const Charge& charge, const Moment& moment) override {
-    return store_->Peek(charge, moment);
-  }
-  int64_t Refund(const Charge& charge, const Moment& moment) override {
-    return store_->Refund(charge, moment);
-  }
-  void Reset(const Charge& charge, const Moment& moment) override { store_->Reset(charge, moment); }
-  void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override {
-    store_->Release(charge, admitted_ns, moment);
-  }
-  StoreStats stats() const override { return store_->stats(); }
   bool blocks() const override { return true; }
 
   std::optional<Decision> Submit(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
@@ -55,7 +38,7 @@ class SlowStore final : public Store {
     // Keys need not live until the answer, so they are copied here.
     auto kept = std::make_shared<std::vector<std::pair<std::string, Charge>>>();
     for (const Charge& charge : plan) kept->emplace_back(charge.key, charge);
-    calls_.push_back([=, this, store = store_, done = std::move(done)] {
+    calls_.push_back([=, this, store = inner_, done = std::move(done)] {
       std::vector<Charge> charges;
       for (const auto& [key, charge] : *kept) charges.push_back({key, charge.limit, charge.cost});
       Decision decision =
@@ -77,7 +60,6 @@ class SlowStore final : public Store {
   int flushes() const { return flushes_; }
 
  private:
-  const std::shared_ptr<Store> store_;
   std::vector<std::function<void()>> calls_;
   int flushes_ = 0;
 };

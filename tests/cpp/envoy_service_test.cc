@@ -8,6 +8,7 @@
 #include "envoy_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "wrapped_store.h"
 
 namespace tidegate::server::envoy {
 namespace {
@@ -342,27 +343,12 @@ TEST_P(EnvoyServiceTest, RefusesInvalidRequests) {
 }
 
 TEST_P(EnvoyServiceTest, KeepsItsTreeIfTheStoreRefusesANewOne) {
-  class Picky final : public Store {
+  class Picky final : public tidegate::testing::WrappedStore {
    public:
-    explicit Picky(std::shared_ptr<Store> inner) : inner_(std::move(inner)) {}
-    std::string_view kind() const override { return "picky"; }
+    using WrappedStore::WrappedStore;
     absl::Status Accepts(const Limit& limit) const override {
       return limit.count() == 13 ? absl::InvalidArgumentError("13 is unlucky") : absl::OkStatus();
     }
-    BoundLimit Bind(const Limit& l, std::string_view s) const override {
-      return inner_->Bind(l, s);
-    }
-    Decision Hit(const Charge& c, const Moment& m) override { return inner_->Hit(c, m); }
-    Decision Peek(const Charge& c, const Moment& m) override { return inner_->Peek(c, m); }
-    int64_t Refund(const Charge& c, const Moment& m) override { return inner_->Refund(c, m); }
-    void Reset(const Charge& c, const Moment& m) override { inner_->Reset(c, m); }
-    void Release(const Charge& c, int64_t at, const Moment& m) override {
-      inner_->Release(c, at, m);
-    }
-    StoreStats stats() const override { return {}; }
-
-   private:
-    const std::shared_ptr<Store> inner_;
   };
   store = std::make_shared<Picky>(tidegate::testing::MakeStore());
   Make({});

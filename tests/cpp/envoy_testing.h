@@ -19,6 +19,7 @@
 #include "gtest/gtest.h"
 #include "server/envoy/envoy_service.h"
 #include "testing.h"
+#include "wrapped_store.h"
 
 namespace tidegate::server::envoy {
 
@@ -27,9 +28,9 @@ using tidegate::testing::kSecond;
 inline constexpr int64_t kMidnight = 1'700'006'400 * kSecond;
 
 // Answers on a thread of its own, after Flush().
-class SlowStore final : public Store {
+class SlowStore final : public tidegate::testing::WrappedStore {
  public:
-  SlowStore() : inner_(tidegate::testing::MakeStore()) {}
+  SlowStore() : WrappedStore(tidegate::testing::MakeStore()) {}
   ~SlowStore() override {
     for (std::thread& thread : threads_) {
       // The last call may hold the last reference to the store.
@@ -38,16 +39,6 @@ class SlowStore final : public Store {
     }
   }
 
-  std::string_view kind() const override { return "slow"; }
-  BoundLimit Bind(const Limit& limit, std::string_view scope) const override {
-    return inner_->Bind(limit, scope);
-  }
-  Decision Hit(const Charge& c, const Moment& m) override { return inner_->Hit(c, m); }
-  Decision Peek(const Charge& c, const Moment& m) override { return inner_->Peek(c, m); }
-  int64_t Refund(const Charge& c, const Moment& m) override { return inner_->Refund(c, m); }
-  void Reset(const Charge& c, const Moment& m) override { inner_->Reset(c, m); }
-  void Release(const Charge& c, int64_t at, const Moment& m) override { inner_->Release(c, at, m); }
-  StoreStats stats() const override { return inner_->stats(); }
   bool blocks() const override { return true; }
 
   std::optional<Decision> Submit(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
@@ -87,7 +78,6 @@ class SlowStore final : public Store {
   int flushed = 0;
 
  private:
-  const std::shared_ptr<MemoryStore> inner_;
   std::mutex mutex_;
   std::vector<std::function<void()>> waiting_;
   std::deque<std::thread> threads_;

@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "leases/centre.h"
 #include "leases/holding.h"
+#include "leases_message.h"
 
 namespace tidegate::leases {
 namespace {
@@ -50,13 +51,6 @@ struct Config {
   int64_t allowed = 0;  // how far the strict bucket may go below 0
   bool puts_back = true;
   Flaw flaw = Flaw::kNone;
-};
-
-struct Message {
-  enum class Stage : uint8_t { kNone, kQuestion, kReply } stage = Stage::kNone;
-  size_t node = 0;
-  Question question;
-  Granted granted;
 };
 
 struct State {

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "leases/holding.h"
 #include "leases/windows.h"
+#include "leases_message.h"
 #include "testing.h"
 
 namespace tidegate::leases {
@@ -37,13 +38,6 @@ enum class Flaw : uint8_t {
 struct Config {
   Algorithm algorithm = Algorithm::kFixedWindow;
   Flaw flaw = Flaw::kNone;
-};
-
-struct Message {
-  enum class Stage : uint8_t { kNone, kQuestion, kReply } stage = Stage::kNone;
-  size_t node = 0;
-  Question question;
-  Granted granted;
 };
 
 struct State {

@@ -13,6 +13,7 @@
 
 #include "gtest/gtest.h"
 #include "testing.h"
+#include "wrapped_store.h"
 
 namespace tidegate {
 namespace {
@@ -475,34 +476,18 @@ TEST(LimiterSizeTest, IsBelowTwoKilobytesUntilManyThreadsCount) {
 
 // A store that calls a function of the test just before a charge, to do what another thread might
 // do at that moment.
-class Meddled final : public Store {
+class Meddled final : public testing::WrappedStore {
  public:
-  std::string_view kind() const override { return "meddled"; }
-  explicit Meddled(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  using WrappedStore::WrappedStore;
   // Called with the number of the charge, from 0.
   std::function<void(int)> before_hit;
 
-  BoundLimit Bind(const Limit& limit, std::string_view scope) const override {
-    return store_->Bind(limit, scope);
-  }
   Decision Hit(const Charge& charge, const Moment& moment) override {
     if (before_hit) before_hit(hits_++);
-    return store_->Hit(charge, moment);
+    return WrappedStore::Hit(charge, moment);
   }
-  Decision Peek(const Charge& charge, const Moment& moment) override {
-    return store_->Peek(charge, moment);
-  }
-  int64_t Refund(const Charge& charge, const Moment& moment) override {
-    return store_->Refund(charge, moment);
-  }
-  void Reset(const Charge& charge, const Moment& moment) override { store_->Reset(charge, moment); }
-  void Release(const Charge& charge, int64_t admitted_ns, const Moment& moment) override {
-    store_->Release(charge, admitted_ns, moment);
-  }
-  StoreStats stats() const override { return store_->stats(); }
 
  private:
-  std::shared_ptr<Store> store_;
   int hits_ = 0;
 };
 

@@ -35,6 +35,15 @@ class TestService final : public RoutedService {
   std::vector<std::unique_ptr<Pending>> pending;
 };
 
+// Bounds that a few bytes reach.
+inline FrontOptions NarrowBounds() {
+  FrontOptions options;
+  options.header_bytes = 512;
+  options.header_count = 8;
+  options.body_bytes = 256;
+  return options;
+}
+
 // The surroundings that a loop gives its sessions.
 struct TestSetting {
   explicit TestSetting(const FrontOptions& options = {}) {

@@ -11,17 +11,9 @@
 namespace tidegate::server {
 namespace {
 
-FrontOptions Options() {
-  FrontOptions options;
-  options.header_bytes = 512;
-  options.header_count = 8;
-  options.body_bytes = 256;
-  return options;
-}
-
 // All answers to `bytes`, given in pieces.
 std::string AnswersTo(std::string_view bytes, size_t piece) {
-  TestSetting setting(Options());
+  TestSetting setting(NarrowBounds());
   const std::unique_ptr<Session> session = MakeHttp1Session(&setting.around, 1, "peer");
   std::string answers;
   while (!session->over() && (!bytes.empty() || session->wants_turn())) {

@@ -14,11 +14,8 @@
 namespace tidegate::server {
 namespace {
 
-FrontOptions Options() {
-  FrontOptions options;
-  options.header_bytes = 512;
-  options.header_count = 8;
-  options.body_bytes = 256;
+FrontOptions NarrowStreams() {
+  FrontOptions options = NarrowBounds();
   options.streams = 8;
   options.reset_burst = 20;
   options.control_frame_burst = 20;
@@ -26,7 +23,7 @@ FrontOptions Options() {
 }
 
 void Run(std::string_view bytes, size_t piece, bool drains) {
-  TestSetting setting(Options());
+  TestSetting setting(NarrowStreams());
   const auto health = std::make_shared<Health>();
   (void)setting.routes.Add(health);
   (void)setting.routes.Add(std::make_shared<Reflection>(&setting.routes));

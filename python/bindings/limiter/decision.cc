@@ -418,6 +418,14 @@ const Decision* GetDecision(PyObject* object) {
   return Py_TYPE(object) == &decision_type ? &Of(object) : nullptr;
 }
 
+const Decision& ExpectDecision(PyObject* object) {
+  const Decision* const decision = GetDecision(object);
+  if (decision == nullptr) {
+    throw pybind11::type_error("the decision is another object; expected a Decision");
+  }
+  return *decision;
+}
+
 const Decision* DecisionOrNone(PyObject* object) {
   if (object == Py_None) return nullptr;
   const Decision* const decision = GetDecision(object);

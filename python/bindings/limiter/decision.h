@@ -25,6 +25,9 @@ PyObject* NewDecisionIn(PyObject* owner, Decision** room);
 // The decision in `object`, which must be a tidegate.Decision; else nullptr.
 const Decision* GetDecision(PyObject* object);
 
+// The same; throws TypeError for anything else.
+const Decision& ExpectDecision(PyObject* object);
+
 // The same, but null only for None. Throws for anything else.
 const Decision* DecisionOrNone(PyObject* object);
 

@@ -287,6 +287,22 @@ std::unique_ptr<PyLimiter> Make(const std::vector<Limit>& limits,
   return result;
 }
 
+// Places of concurrency limits that a hit took.
+struct Places {
+  Limiter* limiter;
+  KeyView key;
+  int64_t count;
+  const Decision& admitted;  // of that hit
+};
+
+Places PlacesFrom(const py::object& self, const py::object& key, const py::object& count,
+                  const py::object& decision) {
+  const Decision& admitted = ExpectDecision(decision.ptr());
+  Limiter* const limiter = LimiterToReleaseOf(self.ptr());
+  if (limiter == nullptr) throw py::error_already_set();
+  return {limiter, KeyFrom(key), CostFrom(count), admitted};
+}
+
 }  // namespace
 
 void RegisterLimiter(py::module_& m) {
@@ -351,28 +367,19 @@ void RegisterLimiter(py::module_& m) {
           "_release",
           [](const py::object& self, const py::object& key, const py::object& cost,
              const py::object& decision) {
-            const Decision* admitted = GetDecision(decision.ptr());
-            if (admitted == nullptr)
-              throw py::type_error("the decision is another object; expected a Decision");
-            Limiter* l = LimiterToReleaseOf(self.ptr());
-            if (l == nullptr) throw py::error_already_set();
-            const KeyView view = KeyFrom(key);
-            const int64_t units = CostFrom(cost);
-            Run(*l, [&] { l->Release(view.view(), units, *admitted); });
+            const Places places = PlacesFrom(self, key, cost, decision);
+            Limiter& l = *places.limiter;
+            Run(l, [&] { l.Release(places.key.view(), places.count, places.admitted); });
           },
           py::arg("key"), py::arg("cost"), py::arg("decision"))
       .def(
           "_extend",
           [](const py::object& self, const py::object& key, const py::object& cost,
              const py::object& decision) -> py::object {
-            const Decision* admitted = GetDecision(decision.ptr());
-            if (admitted == nullptr)
-              throw py::type_error("the decision is another object; expected a Decision");
-            Limiter* l = LimiterToReleaseOf(self.ptr());
-            if (l == nullptr) throw py::error_already_set();
-            const KeyView view = KeyFrom(key);
-            const int64_t units = CostFrom(cost);
-            const auto extended = Run(*l, [&] { return l->Extend(view.view(), units, *admitted); });
+            const Places places = PlacesFrom(self, key, cost, decision);
+            Limiter& l = *places.limiter;
+            const auto extended =
+                Run(l, [&] { return l.Extend(places.key.view(), places.count, places.admitted); });
             if (!extended.has_value()) return py::none();
             return py::reinterpret_steal<py::object>(NewDecision(*extended, self.ptr()));
           },

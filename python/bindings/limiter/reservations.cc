@@ -70,15 +70,14 @@ void SetReservationId(const py::bytes& id, Reservation* reservation) {
 
 void TakeOverHit(py::handle decision, size_t first, size_t count, int64_t cost,
                  Reservation* reservation) {
-  const Decision* const hit = GetDecision(decision.ptr());
-  if (hit == nullptr) throw py::type_error("the decision is another object; expected a Decision");
+  const Decision& hit = ExpectDecision(decision.ptr());
   absl::Span<const Decision> outcomes = OutcomesOf(decision.ptr());
-  outcomes = outcomes.empty() ? absl::MakeConstSpan(hit, 1) : outcomes.subspan(first, count);
+  outcomes = outcomes.empty() ? absl::MakeConstSpan(&hit, 1) : outcomes.subspan(first, count);
   if (outcomes.size() != count) throw py::value_error("the decision lacks outcomes");
-  reservation->admitted_ns = hit->at_ns;
+  reservation->admitted_ns = hit.at_ns;
   for (const Decision& each : outcomes) {
     reservation->parts.push_back(
-        {each.allowed ? cost : Reservation::kNone, hit->at_ns + each.reset_after_ns});
+        {each.allowed ? cost : Reservation::kNone, hit.at_ns + each.reset_after_ns});
   }
 }
 
