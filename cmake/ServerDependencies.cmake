@@ -1,5 +1,12 @@
 # The dependencies of the server of checks; the others are in Dependencies.cmake.
 
+find_package(ZLIB QUIET)
+if(NOT ZLIB_FOUND)
+  message(FATAL_ERROR "zlib was not found with its headers, with which the server of checks unpacks "
+    "messages. Install zlib1g-dev of Debian and Ubuntu, zlib-devel of Fedora or zlib-dev of Alpine; "
+    "ZLIB_ROOT=/PATH names another one.")
+endif()
+
 # nghttp2 >= 1.50, for fields of headers that begin or end with spaces (RFC 9113).
 tidegate_system_library(nghttp2 nghttp2/nghttp2.h)
 if(NOT TARGET tidegate_nghttp2)

@@ -44,6 +44,7 @@ if [ "${1:-}" != limiter ]; then
       package libllhttp-dev "llhttp, the parser of HTTP/1.1 of the server; downloaded and built where it is not found"
     fi ;;
   esac
+  package zlib1g-dev "zlib, which unpacks messages to the server"
   package libprotozero-dev "protozero, the protobuf of the server; downloaded where it is not found"
 fi
 

@@ -26,6 +26,7 @@ if [ "$(uname)" = Linux ]; then
     sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort -u); do
     case $library in
       libc.so.6 | libm.so.6 | libgcc_s.so.1 | libstdc++.so.6 | libpthread.so.0 | ld-linux-*) ;;
+      libz.so.1) ;; # which the rules of manylinux expect everywhere, and Python itself needs
       *)
         # The wheel includes OpenSSL, for Redis over TLS.
         [ -z "$(find build/wheel-tried/unpacked -name "$library")" ] || continue

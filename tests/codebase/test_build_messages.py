@@ -57,6 +57,15 @@ def test_without_a_library(tmp_path: Path, library: str, problem: str, package: 
     assert package in said
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the server of checks is for Linux")
+def test_without_what_unpacks_messages(tmp_path: Path) -> None:
+    said = configure(
+        tmp_path, "-DTIDEGATE_BUILD_TESTS=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_ZLIB=ON"
+    )
+    assert "zlib was not found with its headers" in said
+    assert "zlib1g-dev" in said
+
+
 def test_without_what_reads_json(tmp_path: Path) -> None:
     said = configure(
         tmp_path, "-DTIDEGATE_BUILD_TESTS=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_simdjson=ON"

@@ -20,8 +20,12 @@ void Run(std::string_view bytes) {
 
   std::string_view message;
   std::string why;
-  const GrpcStatus status = UnaryMessage(bytes, 100, &message, &why);
-  if ((status == GrpcStatus::kOk) != why.empty() || message.size() > 100) std::abort();
+  std::string unpacked;
+  for (const GrpcEncoding encoding : {GrpcEncoding::kGzip, GrpcEncoding::kDeflate}) {
+    why.clear();
+    const GrpcStatus status = UnaryMessage(bytes, encoding, 100, &unpacked, &message, &why);
+    if ((status == GrpcStatus::kOk) != why.empty() || message.size() > 100) std::abort();
+  }
   const auto timeout = ParseGrpcTimeout(bytes);
   if (timeout.has_value() && timeout->count() < 0) std::abort();
 

@@ -85,7 +85,9 @@ void Http2Session::OnHeaders(Http2Stream* stream) {
 
 void Http2Session::OnGrpcHeaders(Http2Stream* stream) {
   for (const Http2Stream::HeaderPlace& header : stream->headers) {
-    if (stream->Text(header.name) != "grpc-timeout") continue;
+    const std::string_view name = stream->Text(header.name);
+    if (name == "grpc-encoding") stream->encoding = GrpcEncodingOf(stream->Text(header.value));
+    if (name != "grpc-timeout") continue;
     const auto timeout = ParseGrpcTimeout(stream->Text(header.value));
     if (!timeout.has_value()) {
       FailGrpc(stream, GrpcStatus::kInternal,
@@ -143,9 +145,10 @@ void Http2Session::Handle(Http2Stream* stream) {
 
 void Http2Session::HandleGrpc(Http2Stream* stream, Request* request) {
   counters().requests_grpc.Add();
+  std::string unpacked;
   std::string why;
-  const GrpcStatus status =
-      UnaryMessage(stream->body, around_->options.body_bytes, &request->body, &why);
+  const GrpcStatus status = UnaryMessage(
+      stream->body, stream->encoding, around_->options.body_bytes, &unpacked, &request->body, &why);
   if (status != GrpcStatus::kOk) {
     FailGrpc(stream, status, why);
     return;
@@ -184,7 +187,7 @@ void Http2Session::FailGrpc(Http2Stream* stream, GrpcStatus status, std::string_
   if (stream->stage == Stage::kAnswering) return;
   RefuseGrpc(status, why, &stream->answer);
   if (status == GrpcStatus::kUnimplemented) {
-    stream->answer.headers.emplace_back("grpc-accept-encoding", "identity");
+    stream->answer.headers.emplace_back("grpc-accept-encoding", kGrpcEncodings);
   }
   Submit(stream);
 }
@@ -297,21 +300,24 @@ void Http2Session::StartStreaming(Http2Stream* stream, StreamingMethod* method) 
 
 void Http2Session::ReadMessages(Http2Stream* stream) {
   size_t taken = 0;
-  std::string_view message;
-  FrameState state = FrameState::kPartial;
+  const size_t most = around_->options.body_bytes;
+  std::string unpacked;
+  std::string why;
   while (!stream->ended && taken < stream->body.size()) {
-    state = FirstGrpcFrame(std::string_view(stream->body).substr(taken),
-                           around_->options.body_bytes, &message);
-    if (state != FrameState::kWhole) break;
+    GrpcFrame frame;
+    const FrameState state =
+        FirstGrpcFrame(std::string_view(stream->body).substr(taken), most, &frame);
+    if (state == FrameState::kPartial) break;
+    std::string_view message;
+    const GrpcStatus status = state == FrameState::kWhole ? MessageOf(frame, stream->encoding, most,
+                                                                      &unpacked, &message, &why)
+                                                          : StatusOf(state, most, &why);
+    if (status != GrpcStatus::kOk) {
+      FailGrpc(stream, status, why);
+      break;
+    }
     stream->streaming->OnMessage(message);
-    taken += kGrpcFrameHead + message.size();
-  }
-  if (state == FrameState::kCompressed) {
-    FailGrpc(stream, GrpcStatus::kUnimplemented,
-             "the message is compressed; expected one without compression");
-  } else if (state == FrameState::kTooLarge) {
-    FailGrpc(stream, GrpcStatus::kResourceExhausted,
-             "the message is too long; expected a shorter one");
+    taken += kGrpcFrameHead + frame.content.size();
   }
   if (stream->ended) taken = stream->body.size();
   stream->body.erase(0, taken);

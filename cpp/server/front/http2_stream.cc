@@ -19,6 +19,7 @@ void Http2Stream::Clear() {
   id = 0;
   stage = Stage::kReceiving;
   is_grpc = received = crowded = invalid = ended = deferred = false;
+  encoding = GrpcEncoding::kIdentity;
   deadline = call_deadline = Instant::max();
   ClearBuffer(&text);
   headers.clear();

@@ -11,6 +11,7 @@
 
 #include "base/monotonic.h"
 #include "server/call.h"
+#include "server/grpc/packed_message.h"
 #include "server/grpc/streaming.h"
 
 namespace tidegate::server {
@@ -32,9 +33,10 @@ struct Http2Stream {
   size_t index = 0;  // in the session's list
   Stage stage = Stage::kReceiving;
   bool is_grpc = false;
-  bool received = false;  // whether the whole request was received
-  bool crowded = false;   // whether headers exceed their bounds
-  bool invalid = false;   // whether it is reset for a frame that the protocol forbids
+  GrpcEncoding encoding = GrpcEncoding::kIdentity;  // of the messages that are packed
+  bool received = false;                            // whether the whole request was received
+  bool crowded = false;                             // whether headers exceed their bounds
+  bool invalid = false;  // whether it is reset for a frame that the protocol forbids
   Instant deadline = Instant::max();
   Instant call_deadline = Instant::max();  // the deadline by grpc-timeout
 

@@ -32,35 +32,51 @@ void AppendGrpcFrameHead(size_t message_size, std::string* out) {
   }
 }
 
-FrameState FirstGrpcFrame(std::string_view bytes, size_t max_message, std::string_view* message) {
-  if (!bytes.empty() && bytes[0] != 0) return FrameState::kCompressed;
+FrameState FirstGrpcFrame(std::string_view bytes, size_t max_message, GrpcFrame* frame) {
+  if (!bytes.empty() && static_cast<uint8_t>(bytes[0]) > 1) return FrameState::kMalformed;
   if (bytes.size() < kGrpcFrameHead) return FrameState::kPartial;
   const size_t length = LengthOf(bytes);
   if (length > max_message) return FrameState::kTooLarge;
   if (bytes.size() - kGrpcFrameHead < length) return FrameState::kPartial;
-  *message = bytes.substr(kGrpcFrameHead, length);
+  *frame = {bytes.substr(kGrpcFrameHead, length), bytes[0] != 0};
   return FrameState::kWhole;
 }
 
-GrpcStatus UnaryMessage(std::string_view body, size_t max_message, std::string_view* message,
-                        std::string* why) {
-  switch (FirstGrpcFrame(body, max_message, message)) {
-    case FrameState::kWhole:
-      break;
-    case FrameState::kCompressed:
-      *why = "the message is compressed; expected one without compression";
-      return GrpcStatus::kUnimplemented;
-    case FrameState::kTooLarge:
-      *why = absl::StrCat("the message is too long; expected at most ", max_message, " bytes");
-      return GrpcStatus::kResourceExhausted;
-    case FrameState::kPartial:
-      *why = body.empty() ? "the call has no message; expected one"
-                          : "the message is cut off; expected a whole one";
-      return GrpcStatus::kInternal;
+GrpcStatus MessageOf(const GrpcFrame& frame, GrpcEncoding encoding, size_t max_message,
+                     std::string* unpacked, std::string_view* message, std::string* why) {
+  if (!frame.packed) {
+    *message = frame.content;
+    return GrpcStatus::kOk;
   }
-  if (body.size() == kGrpcFrameHead + message->size()) return GrpcStatus::kOk;
-  *why = "the call has several messages; expected one";
-  return GrpcStatus::kUnimplemented;  // the status that other servers use
+  const GrpcStatus status = UnpackGrpc(frame.content, encoding, max_message, unpacked, why);
+  if (status == GrpcStatus::kOk) *message = *unpacked;
+  return status;
+}
+
+GrpcStatus StatusOf(FrameState state, size_t max_message, std::string* why) {
+  if (state == FrameState::kTooLarge) {
+    *why = absl::StrCat("the message is too long; expected at most ", max_message, " bytes");
+    return GrpcStatus::kResourceExhausted;
+  }
+  *why = "the frame of the message has an unknown flag; expected 0 or 1";
+  return GrpcStatus::kInternal;
+}
+
+GrpcStatus UnaryMessage(std::string_view body, GrpcEncoding encoding, size_t max_message,
+                        std::string* unpacked, std::string_view* message, std::string* why) {
+  GrpcFrame frame;
+  const FrameState state = FirstGrpcFrame(body, max_message, &frame);
+  if (state == FrameState::kPartial) {
+    *why = body.empty() ? "the call has no message; expected one"
+                        : "the message is cut off; expected a whole one";
+    return GrpcStatus::kInternal;
+  }
+  if (state != FrameState::kWhole) return StatusOf(state, max_message, why);
+  if (body.size() != kGrpcFrameHead + frame.content.size()) {
+    *why = "the call has several messages; expected one";
+    return GrpcStatus::kUnimplemented;  // the status that other servers use
+  }
+  return MessageOf(frame, encoding, max_message, unpacked, message, why);
 }
 
 std::string PercentEncode(std::string_view text) {

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "server/call.h"
+#include "server/grpc/packed_message.h"
 
 namespace tidegate::server {
 
@@ -20,14 +21,26 @@ bool IsGrpcContentType(std::string_view value);
 // Appends the head of a message's frame.
 void AppendGrpcFrameHead(size_t message_size, std::string* out);
 
-enum class FrameState { kWhole, kPartial, kCompressed, kTooLarge };
+enum class FrameState { kWhole, kPartial, kMalformed, kTooLarge };
 
-// Reads the first frame of `bytes`; `message` is the frame without its head.
-FrameState FirstGrpcFrame(std::string_view bytes, size_t max_message, std::string_view* message);
+struct GrpcFrame {
+  std::string_view content;  // the frame without its head
+  bool packed = false;
+};
 
-// Returns kOk if a body is exactly one message, otherwise the status that says why not.
-GrpcStatus UnaryMessage(std::string_view body, size_t max_message, std::string_view* message,
-                        std::string* why);
+FrameState FirstGrpcFrame(std::string_view bytes, size_t max_message, GrpcFrame* frame);
+
+// Returns kOk and the message of a frame, or the status that says why there is none. `unpacked`
+// holds a message that was packed.
+GrpcStatus MessageOf(const GrpcFrame& frame, GrpcEncoding encoding, size_t max_message,
+                     std::string* unpacked, std::string_view* message, std::string* why);
+
+// The status of a call whose next frame is malformed or too large.
+GrpcStatus StatusOf(FrameState state, size_t max_message, std::string* why);
+
+// As MessageOf(), for a body that is expected to be exactly one message.
+GrpcStatus UnaryMessage(std::string_view body, GrpcEncoding encoding, size_t max_message,
+                        std::string* unpacked, std::string_view* message, std::string* why);
 
 // Encodes the value of grpc-message: percent-encoded UTF-8.
 std::string PercentEncode(std::string_view text);
