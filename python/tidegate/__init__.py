@@ -76,6 +76,11 @@ __all__ = [
 
 # Type checkers are to find names that do not exist, and so must not know of this function.
 if not TYPE_CHECKING:
+    _ELSEWHERE = {
+        "RateLimit": "from tidegate.fastapi import RateLimit",
+        "RateLimitMiddleware": "from tidegate.asgi import RateLimitMiddleware",
+        "RateLimiter": "from tidegate.flask import RateLimiter",
+    }
 
     def __getattr__(name: str) -> Any:
         # Few programs need these, and they take longer to import than everything else.
@@ -107,6 +112,10 @@ if not TYPE_CHECKING:
             from tidegate.limiter.stats import Stats
 
             return Stats
+        if name in _ELSEWHERE:
+            from tidegate.limiter.errors import missing
+
+            raise missing(__name__, name, _ELSEWHERE)
         message = f"module {__name__!r} has no attribute {name!r}"
         if not name.startswith("_"):
             import difflib  # only an error message needs it

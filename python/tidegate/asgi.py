@@ -19,7 +19,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._core import HeaderSend
-from tidegate.limiter.errors import ConfigurationError, StorageError
+from tidegate.limiter.errors import ConfigurationError, StorageError, missing
 from tidegate.limiter.limit import as_limits
 from tidegate.limiter.limiter import Limiter
 from tidegate.web.answers import answer_asgi
@@ -353,3 +353,10 @@ async def _deny(outcome: RequestDecision, scope: Scope, receive: Receive, send: 
     ]
     await send({"type": "websocket.http.response.start", "status": 429, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": body})
+
+
+# Type checkers are to find names that do not exist.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        raise missing(__name__, name, {"rate_limit": "from tidegate import rate_limit"})

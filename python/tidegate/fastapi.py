@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Awaitable
 from types import CoroutineType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate.limiter.errors import renamed, without_extra
+from tidegate.limiter.errors import missing, without_extra
 
 try:
     from fastapi import Response
@@ -231,7 +231,13 @@ class RateLimit:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        raise renamed(__name__, name, {"RateLimited": "RateLimitExceeded"})
+        elsewhere = {
+            "RateLimited": "from tidegate.fastapi import RateLimitExceeded",
+            "RateLimitMiddleware": "from tidegate.asgi import RateLimitMiddleware",
+            "RateLimiter": "from tidegate.fastapi import RateLimit",
+            "rate_limit": "from tidegate import rate_limit",
+        }
+        raise missing(__name__, name, elsewhere)
 
 
 # Older FastAPI evaluates annotations in text among the globals of the object, which has none.

@@ -21,12 +21,13 @@ and with an application factory, whose configuration may say the rest::
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
-from tidegate.limiter.errors import renamed, without_extra
+from tidegate.limiter.errors import missing, without_extra
 
 try:
     import flask
@@ -88,6 +89,8 @@ _HINTS = {
 _OPTIONS = OptionReader(FlaskOptions, {}, _HINTS)
 _VIEW_OPTIONS = OptionReader(FlaskViewOptions, {"cost": 1}, _HINTS)
 
+# What limits the requests of a whole application.
+_LIMITS = ("limit", "endpoint_limit", "meta_limit", "rules")
 _CONFIGURED = frozenset(
     (
         "enabled", "limit", "endpoint_limit", "meta_limit", "rules", "attributes", "tiers",
@@ -195,6 +198,9 @@ class RateLimiter:
         self._apps: weakref.WeakSet[flask.Flask] = weakref.WeakSet()
         if app is not None:
             self.init_app(app)
+        elif any(self._given[name] is not None for name in _LIMITS):
+            with contextlib.suppress(RuntimeError):  # old releases of Flask have no signals
+                flask.request_started.connect(self._say_that_nothing_is_limited)
 
     def init_app(self, app: flask.Flask) -> None:
         """Limits `app`, one of several applications that this object may limit."""
@@ -234,6 +240,8 @@ class RateLimiter:
         add_command(app, limited)
         app.before_request(limited.check)
         app.wsgi_app = AddHeaders(app.wsgi_app)  # type: ignore[method-assign]
+        with contextlib.suppress(RuntimeError):
+            flask.request_started.disconnect(self._say_that_nothing_is_limited)
 
     @_VIEW_OPTIONS.shown
     def limit(
@@ -297,6 +305,18 @@ class RateLimiter:
         found: Decision | None = flask.request.environ.get(DECISION)
         return found
 
+    def _say_that_nothing_is_limited(self, app: flask.Flask, **_: Any) -> None:
+        """Logs once that a process answers requests, and no application has this extension."""
+        flask.request_started.disconnect(self._say_that_nothing_is_limited)
+        given = ", ".join(
+            f"{name}={self._given[name]!r:.80}" for name in _LIMITS if self._given[name] is not None
+        )
+        log.warning(
+            "rate limiting: %s answers requests, but RateLimiter(%s) has no application and limits "
+            "nothing; expected a call of its init_app() with the application",
+            app.name, given,
+        )  # fmt: skip
+
     def _settings_with(self, configured: dict[str, Any], open_store: Any) -> Settings:
         settings = Settings(
             self._given,
@@ -333,7 +353,12 @@ class RateLimiter:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        raise renamed(__name__, name, {"RateLimit": "RateLimiter"})
+        elsewhere = {
+            "RateLimit": "from tidegate.flask import RateLimiter",
+            "RateLimitMiddleware": "from tidegate.wsgi import RateLimitMiddleware",
+            "rate_limit": "from tidegate import rate_limit",
+        }
+        raise missing(__name__, name, elsewhere)
 
 
 class _Decorator:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable
 
+from tidegate.limiter.errors import missing
 from tidegate.web.answers import answer_wsgi
 from tidegate.web.callables import check_application, check_synchronous
 from tidegate.web.configuration import follow, note_storage, with_configured
@@ -159,3 +160,10 @@ def with_fields(
         return start_response(status, headers, *exc_info)
 
     return start
+
+
+# Type checkers are to find names that do not exist.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        raise missing(__name__, name, {"rate_limit": "from tidegate import rate_limit"})

@@ -6,7 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Absent"]
+__all__ = ["Absent", "is_absent"]
 
 
 class Absent:
@@ -21,3 +21,8 @@ class Absent:
 
     def __get__(self, instance: Any, owner: type) -> Any:
         raise AttributeError(f"a {owner.__name__} has no {self._name}(); {self._advice}")
+
+
+def is_absent(owner: type, name: str) -> bool:
+    """Whether `name` is one of these methods in `owner`."""
+    return any(isinstance(vars(base).get(name), Absent) for base in owner.__mro__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidegate.limiter.absent import is_absent
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, StorageError
 from tidegate.limiter.storage.uri import open_store
 
@@ -52,6 +53,10 @@ class BaseLimiter:
             )
         self._prefix = prefix
         return prefix.encode("utf-8", "surrogatepass")  # any text is a key
+
+    def __dir__(self) -> list[str]:
+        """The names of its attributes, without the methods that only say what to call instead."""
+        return [name for name in super().__dir__() if not is_absent(type(self), name)]
 
     @property
     def storage(self) -> Store:

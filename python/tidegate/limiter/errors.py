@@ -16,7 +16,7 @@ __all__ = [
     "ReservationError",
     "StorageError",
     "TidegateError",
-    "renamed",
+    "missing",
     "without_extra",
 ]
 
@@ -77,12 +77,15 @@ for _public in (TidegateError, *TidegateError.__subclasses__(), ArgumentTypeErro
     _public.__module__ = "tidegate"  # where users import them; tracebacks and pickles name it
 
 
-def renamed(module: str, name: str, names: dict[str, str]) -> AttributeError:
-    """The error to raise where `module` has no `name`; `names` are the new names of older ones."""
-    error = f"module {module!r} has no attribute {name!r}"
-    if name in names:
-        error += f"; expected {names[name]}, which is its name now"
-    return AttributeError(error)
+def missing(module: str, name: str, elsewhere: dict[str, str]) -> Exception:
+    """The error to raise where `module` has no `name`.
+
+    `elsewhere` says how to import what callers look for there. For these it is an ImportError,
+    since ``from ... import`` does not show the message of an AttributeError.
+    """
+    if name in elsewhere:
+        return ImportError(f"{module} has no {name}; expected `{elsewhere[name]}`", name=module)
+    return AttributeError(f"module {module!r} has no attribute {name!r}")
 
 
 def without_extra(module: str, extra: str, error: ImportError) -> ModuleNotFoundError:

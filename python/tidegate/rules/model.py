@@ -25,7 +25,7 @@ from pydantic import (
 
 from tidegate.limiter.usage_cost import MOST_WEIGHT, weight_of
 from tidegate.rules.pauses import pause_at_times
-from tidegate.rules.yaml_reader import meant
+from tidegate.rules.yaml_reader import meant, meant_number
 from tidegate.types import Algorithm
 
 __all__ = [
@@ -300,11 +300,11 @@ class Override(_Fields):
     algorithm: Union[Algorithm, None] = None
 
 
-Units = Annotated[int, Field(ge=1, le=2**53 - 1, strict=True), BeforeValidator(meant)]
+Units = Annotated[int, Field(ge=1, le=2**53 - 1, strict=True), BeforeValidator(meant_number)]
 
 
 def _as_weight(value: Any) -> Decimal:
-    return weight_of(meant(value))
+    return weight_of(meant_number(value))
 
 
 def _as_number(weight: Decimal) -> int | float:

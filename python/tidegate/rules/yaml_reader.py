@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.rules.problems import problem_at
 
-__all__ = ["Written", "meant", "read_yaml"]
+__all__ = ["Written", "meant", "meant_number", "read_yaml"]
 
 # The most values that aliases may stand for: a few lines of YAML can stand for billions.
 MOST_ALIASED = 100_000
@@ -45,6 +46,19 @@ def meant(value: Any) -> Any:
     if isinstance(value, list):
         return [meant(each) for each in value]
     return value.meaning if isinstance(value, Written) else value
+
+
+def meant_number(value: Any) -> Any:
+    """Like meant() for one value, which is to be a number.
+
+    Raises ValueError for `010` and `1:30`, which YAML takes for 8 and 90, as few people do.
+    """
+    if isinstance(value, Written) and re.fullmatch(r"[-+]?0[\d_]+|.*:.*", value):
+        raise ValueError(
+            f"is {str(value)!r}, which YAML takes for {value.meaning}; expected a decimal number, "
+            f"such as {value.meaning}"
+        )
+    return meant(value)
 
 
 def read_yaml(

@@ -221,6 +221,21 @@ def test_an_extension_without_init_app_is_an_error_of_each_request(of_blueprint)
     assert answers == [200, 429]
 
 
+def test_an_extension_that_no_application_has_is_said_once(app, caplog):
+    _limiter = RateLimiter(limit="1/hour")
+    assert statuses(app, "/a/1", "/a/1") == [200, 200]
+    said = [each for each in caplog.messages if "init_app" in each]
+    assert len(said) == 1
+    assert "RateLimiter(limit='1/hour') has no application and limits nothing" in said[0]
+
+
+def test_an_extension_that_gets_its_application_later_is_silent(app, caplog):
+    limiter, _for_views = RateLimiter(limit="1/hour"), RateLimiter()
+    limiter.init_app(app)
+    assert statuses(app, "/a/1", "/a/1") == [200, 429]
+    assert "init_app" not in caplog.text
+
+
 def test_the_limit_of_a_blueprint_counts_all_its_endpoints(app, clock):
     limiter = RateLimiter(clock=clock)
     blueprint = flask.Blueprint("one", __name__, url_prefix="/one")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import tidegate as tg
 from tidegate.rules import RuleSet
@@ -33,3 +35,12 @@ def test_a_limiter_without_rules_names_its_own(name: str) -> None:
     with pytest.raises(AttributeError, match=expected):
         getattr(limiter, name)
     assert not hasattr(limiter, name)
+
+
+@pytest.mark.parametrize(
+    "limiter", [tg.Limiter("1/minute"), tg.Limiter(rules=RuleSet({"rules": []}))]
+)
+def test_absent_methods_are_not_listed(limiter: Any) -> None:
+    names = dir(limiter)
+    assert {"peek", "reserve", "storage", "close"} <= {*names}
+    assert [name for name in names if not hasattr(limiter, name)] == []

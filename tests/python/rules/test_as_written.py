@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -68,6 +69,18 @@ costs: [{method: POST, cost: 1_0}]
     assert rule.shadow is True
     assert rule.headers is False
     assert Limiter(rules=rules).check(method="POST").outcomes[0].remaining == 90
+
+
+@pytest.mark.parametrize(("text", "taken"), [("010", 8), ("1:30", 90), ("+0_17", 15)])
+@pytest.mark.parametrize(
+    "cost", ["{}", "{{usage: {{input: {}}}}}", "{{estimate: {}, usage: {{a: 1}}}}"]
+)
+def test_a_number_that_yaml_reads_as_another_one_is_refused(
+    text: str, taken: int, cost: str
+) -> None:
+    expected = f"is {text!r}, which YAML takes for {taken}; expected a decimal number"
+    with pytest.raises(RulesError, match=re.escape(expected)):
+        RuleSet.parse(f"rules: []\ncosts: [{{method: POST, cost: {cost.format(text)}}}]")
 
 
 def test_cases_are_of_users_as_written(tmp_path: Path) -> None:

@@ -244,14 +244,39 @@ def test_another_name_for_the_limit_of_a_flask_view_is_corrected():
 
 
 @pytest.mark.parametrize(
+    ("module", "name", "other"),
+    [
+        ("tidegate", "RateLimit", "tidegate.fastapi"),
+        ("tidegate", "RateLimitMiddleware", "tidegate.asgi"),
+        ("tidegate", "RateLimiter", "tidegate.flask"),
+        ("tidegate.asgi", "rate_limit", "tidegate"),
+        ("tidegate.fastapi", "RateLimitMiddleware", "tidegate.asgi"),
+        ("tidegate.fastapi", "rate_limit", "tidegate"),
+        ("tidegate.flask", "RateLimitMiddleware", "tidegate.wsgi"),
+        ("tidegate.flask", "rate_limit", "tidegate"),
+        ("tidegate.wsgi", "rate_limit", "tidegate"),
+    ],
+)
+def test_an_import_from_the_wrong_module_names_the_right_one(
+    module: str, name: str, other: str
+) -> None:
+    right = f"from {other} import {name}"
+    with pytest.raises(ImportError, match=f"^{module} has no {name}; expected `{right}`$"):
+        exec(f"from {module} import {name}")
+    exec(right)
+
+
+@pytest.mark.parametrize(
     ("module", "name", "now"),
     [
         ("tidegate.fastapi", "RateLimited", "RateLimitExceeded"),
+        ("tidegate.fastapi", "RateLimiter", "RateLimit"),
         ("tidegate.flask", "RateLimit", "RateLimiter"),
     ],
 )
-def test_an_earlier_name_is_refused_with_the_one_of_today(module: str, name: str, now: str) -> None:
-    with pytest.raises(AttributeError, match=f"expected {now}, which is its name now"):
-        getattr(importlib.import_module(module), name)
+def test_another_name_is_refused_with_the_one_of_today(module: str, name: str, now: str) -> None:
+    with pytest.raises(ImportError, match=f"expected `from {module} import {now}`$"):
+        exec(f"from {module} import {name}")
+    assert hasattr(importlib.import_module(module), now)
     with pytest.raises(AttributeError, match=r"no attribute 'other'$"):
         importlib.import_module(module).other  # noqa: B018
