@@ -286,6 +286,8 @@ class Limiter:
     def _stats(self) -> dict[str, Any]: ...
     def _refused(self) -> list[int]: ...
     def _refused_in_shadow(self) -> list[int]: ...
+    _lines: dict[Any, Any]
+    _is_expiring: bool
     def _begin(
         self,
         op: int,
@@ -348,6 +350,9 @@ class Reservation:
     ) -> None: ...
 
 _Live = TypeVar("_Live", bound=LiveReservation)
+
+def add_live_methods(kind: type[LiveReservation], /) -> None:
+    """Has a subclass call the methods without a detour."""
 
 def reserve_at_once(
     kind: type[_Live], limiter: Limiter, key: _Key, units: int, ttl_ns: int, /

@@ -123,7 +123,7 @@ def test_a_plan_waits_for_requests_and_places_of_redis(server: RedisServer) -> N
             forecast = await plan.peek_async(["u", "m"], outcomes=True)
             assert [each.allowed for each in forecast.outcomes] == [True, False]
             later = asyncio.ensure_future(plan.acquire_async(["u", "m"], timeout=60))
-            await eventually_async(lambda: bool(requests._room._lines))
+            await eventually_async(lambda: bool(requests._room.lines))
         decision = await later
         assert decision.allowed
         await plan.refund_async(["u", "m"], decision=decision)

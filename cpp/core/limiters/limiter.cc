@@ -1,6 +1,7 @@
 #include "tidegate/limiter.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -189,6 +190,39 @@ TIDEGATE_INLINE Answer Limiter::HitQuickly(S& store, std::string_view key, int64
     AddAlone(counts->calls[outcome.allowed], 1);
   }
   return AnswerOf<Answer>(bound.limit, outcome, now_ns);
+}
+
+template <typename S>
+TIDEGATE_INLINE bool Limiter::SettleQuickly(S& store, std::string_view key, int64_t actual,
+                                            const Reservation& reservation, Decision* decision) {
+  const BoundLimit& bound = *limits_.data();
+  const int number = OwnThreadNumber();
+  if (number <= 0 || !IsBucket(bound.limit.algorithm())) [[unlikely]]
+    return false;
+  const Fingerprint print = CellCalls::FingerprintOf(store, key, bound);
+  const int64_t now_ns = store_.NowNs();
+  const bool has_end = reservation.ttl_ns > 0;
+  if (has_end && now_ns - reservation.admitted_ns >= reservation.ttl_ns) [[unlikely]]
+    return false;
+  BucketOutcome outcome;
+  if (!CellCalls::SettleQuickly(store, print, bound.limit, reservation.parts[0], actual, now_ns,
+                                number, outcome)) [[unlikely]]
+    return false;
+  new (decision) Decision(MakeDecision(bound.limit, outcome, now_ns));
+  decision->SetCharged(actual);
+  return true;
+}
+
+bool Limiter::SettleQuickly(std::string_view key, int64_t actual, const Reservation& reservation,
+                            Decision* decision) {
+  if (!reservation.unrecorded || reservation.parts.size() != 1 ||
+      reservation.parts[0].units == Reservation::kNone || actual > Reservation::kMostUnits)
+      [[unlikely]] {
+    return false;
+  }
+  if (memory_ != nullptr) [[likely]]
+    return SettleQuickly(*memory_, key, actual, reservation, decision);
+  return shm_ != nullptr && SettleQuickly(*shm_, key, actual, reservation, decision);
 }
 
 // Separate, like HitAtLength(), so that the fast path of a single unit in the memory store has the

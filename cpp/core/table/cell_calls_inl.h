@@ -74,6 +74,42 @@ struct CellCalls {
     }
   }
 
+  // The same for what a reservation without a record has charged, which is made `actual` units.
+  template <typename S>
+  TIDEGATE_INLINE static bool SettleQuickly(S& store, const Fingerprint& key, const Limit& limit,
+                                            const Reservation::Part& part, int64_t actual,
+                                            int64_t now_ns, int own_number, BucketOutcome& out) {
+    const auto pass = store.EnterQuickly(own_number);
+    if (!pass) [[unlikely]]
+      return false;
+    const Table& table = store.TableOf(key);
+    // What adds nothing leaves the table to others.
+    const int64_t more = actual - part.units;
+    if (more > 0 && store.IsTendingDue(now_ns)) [[unlikely]]
+      return false;
+    for (;;) {
+      uint64_t w0 = 0;
+      uint64_t w1 = 0;
+      Cell* const cell = table.FindNear(key, w0, w1);
+      if (cell == nullptr) [[unlikely]]
+        return false;
+      // A step that cannot pass reports what stands.
+      if (!StepBucket(limit, w0, w1, now_ns, more > 0 ? more : limit.beyond(), out)) [[unlikely]]
+        return false;
+      if (more == 0) return true;
+      if (more > 0 ? !out.allowed
+                   : !GiveBackQuickly(limit, w0, w1, now_ns, -more, part.until_ns, out))
+          [[unlikely]] {
+        return false;
+      }
+      if (Table::ReplaceWords(cell, w0, w1, out.next_w0, out.next_w1, limit.denominator() == 1))
+          [[likely]] {
+        if (more > 0) Table::RemarkIfLarger(cell, key, MarkOf(limit, more));
+        return true;
+      }
+    }
+  }
+
   template <typename S>
   static Decision Hit(S& store, const Charge& charge, const Moment& moment) {
     const Fingerprint key = InlineHash::Of(store.hasher_, charge.key, charge.limit->tag);
@@ -366,6 +402,32 @@ struct CellCalls {
   }
 
  private:
+  // RefundUntil() on what stands, if all `units` still count or nobody else has charged the key.
+  TIDEGATE_INLINE static bool GiveBackQuickly(const Limit& limit, uint64_t w0, uint64_t w1,
+                                              int64_t now_ns, int64_t units, int64_t until_ns,
+                                              BucketOutcome& out) {
+    const int64_t left_ns = until_ns - now_ns;
+    if (units > limit.burst()) [[unlikely]]
+      return false;
+    out.next_w0 = w0;
+    out.next_w1 = w1;
+    if (left_ns <= 0 || (out.used_ns == 0 && out.used_fraction == 0)) return true;
+    const Interval back = CostInterval(limit, units);
+    const bool counts = back.ns + (back.fraction != 0) <= left_ns;
+    if (!counts && static_cast<int64_t>(w0) > until_ns) [[unlikely]]
+      return false;
+    out.used_ns -= back.ns;
+    out.used_fraction -= back.fraction;
+    if (out.used_fraction < 0) {
+      out.used_fraction += limit.denominator();
+      --out.used_ns;
+    }
+    if (out.used_ns < 0) out.used_ns = out.used_fraction = 0;
+    out.next_w0 = static_cast<uint64_t>(now_ns + out.used_ns);
+    out.next_w1 = static_cast<uint64_t>(out.used_fraction);
+    return out.next_w0 != 0;
+  }
+
   TIDEGATE_INLINE static Verdict VerdictOf(bool allowed, bool behind, const Moment& moment) {
     if (behind && !moment.confirmed) return Verdict::kUnconfirmed;
     return allowed ? Verdict::kAllowed : Verdict::kRefused;

@@ -115,6 +115,11 @@ class Limiter {
                                          Store::Done done);
   // The same for a limiter that does not block, at once.
   Decision CallReserved(Op op, std::string_view key, int64_t cost, Reservation* reservation);
+  // CallReserved(kSettle) for a reservation of one limit that has no record, where that is one step
+  // in memory of a key that then owes nothing. Returns false and changes nothing where it is not.
+  // Constructs the answer in `decision`, which may be uninitialised memory.
+  bool SettleQuickly(std::string_view key, int64_t actual, const Reservation& reservation,
+                     Decision* decision);
   // Makes the records of what is reserved without one, so that others can settle it, or find it
   // settled at `settled_at`. For a limiter that does not block.
   void RecordReserved(std::string_view key, Reservation* reservation,
@@ -160,6 +165,9 @@ class Limiter {
   template <typename Answer, typename S>
   Answer HitQuickly(S& store, std::string_view key, int64_t cost);
   Decision HitAtLength(std::string_view key, int64_t cost);
+  template <typename S>
+  bool SettleQuickly(S& store, std::string_view key, int64_t actual, const Reservation& reservation,
+                     Decision* decision);
   // The fast path for what is not a single unit in the memory store, else HitAtLength().
   template <typename Answer, bool is_one>
   Answer HitElsewhere(std::string_view key, int64_t cost);

@@ -28,12 +28,17 @@ struct PyLimiter {
   // Kept after close(): decisions point into it.
   std::shared_ptr<Limiter> limiter;
   py::object clock_function;
+  Upkeep upkeep;
 
   int Traverse(visitproc visit, void* arg) const {
     Py_VISIT(clock_function.ptr());
+    Py_VISIT(upkeep.lines.ptr());
     return 0;
   }
-  void Clear() { clock_function = py::object(); }
+  void Clear() {
+    clock_function = py::object();
+    upkeep.lines = py::object();
+  }
 };
 
 PyTypeObject* limiter_type = nullptr;  // set by RegisterLimiter()
@@ -45,6 +50,8 @@ bool IsLimiter(PyObject* object) { return PyObject_TypeCheck(object, limiter_typ
 bool HasPythonClock(PyObject* self) {
   return static_cast<bool>(HeldBy<PyLimiter>(self)->clock_function);
 }
+
+const Upkeep& UpkeepOf(PyObject* self) { return HeldBy<PyLimiter>(self)->upkeep; }
 
 Limiter* LimiterOf(PyObject* self) {
   const auto* py_limiter = HeldBy<PyLimiter>(self);
@@ -394,6 +401,12 @@ void RegisterLimiter(py::module_& m) {
       .def("_stats", [](PyLimiter& self) { return DictOf(Checked(self).stats()); })
       .def("_refused", [](PyLimiter& self) { return Checked(self).refused(); })
       .def("_refused_in_shadow", [](PyLimiter& self) { return Checked(self).refused_in_shadow(); })
+      .def_property(
+          "_lines", [](const PyLimiter& self) { return self.upkeep.lines; },
+          [](PyLimiter& self, const py::dict& lines) { self.upkeep.lines = lines; })
+      .def_property(
+          "_is_expiring", [](const PyLimiter& self) { return self.upkeep.is_expiring; },
+          [](PyLimiter& self, bool is_expiring) { self.upkeep.is_expiring = is_expiring; })
       .def("_close", [](PyLimiter& self) { self.open = nullptr; });
   limiter.def_static(
       "_add_fast_methods",

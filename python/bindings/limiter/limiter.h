@@ -20,6 +20,15 @@ Limiter* LimiterOf(PyObject* self);
 // Whether the clock of a tidegate._core.Limiter is a function in Python.
 bool HasPythonClock(PyObject* self);
 
+// What the package keeps beside a tidegate._core.Limiter, and calls of each request look at.
+struct Upkeep {
+  pybind11::object lines;    // a dict of those who wait for room; null until it is set
+  bool is_expiring = false;  // whether a reservation may have to be given back, as its life is over
+
+  bool is_awaited() const { return lines && PyDict_GET_SIZE(lines.ptr()) > 0; }
+};
+const Upkeep& UpkeepOf(PyObject* self);
+
 // The same, closed or not, for use without the object. Throws py::type_error for other objects.
 std::shared_ptr<Limiter> SharedLimiter(const pybind11::object& object);
 

@@ -3,8 +3,9 @@
 // others are settled by methods of the subclass. Written against the C API, since commit() is
 // called as often as hit().
 //
-// The GIL guards the state. Nothing here releases it but a clock in Python, and a limiter with one
-// makes no such reservations.
+// The GIL guards the state: nothing here releases it between the look whether the reservation is
+// open and the note that it is settled. Only a clock in Python would, and a limiter with one makes
+// no such reservations. An interpreter without the GIL would need a lock of each reservation there.
 #include <structmember.h>
 
 #include <algorithm>
@@ -76,25 +77,10 @@ py::object CallMethod(PyObject* self, PyObject* name, PyObject* argument = nullp
   return py::reinterpret_steal<py::object>(answer);
 }
 
-py::object Attribute(PyObject* self, PyObject* name) {
-  PyObject* const value = PyObject_GetAttr(self, name);
-  if (value == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(value);
-}
-
 // Gives back what other reservations of the limiter hold beyond the end of their lives.
 void GiveBackDue(PyObject* owner) {
-  static PyObject* const expiring = Interned("_expiring");
   static PyObject* const give_back_due = Interned("_give_back_due");
-  if (!Attribute(owner, expiring).is_none()) CallMethod(owner, give_back_due);
-}
-
-// Whether callers wait for room in the limiter.
-bool IsAwaited(PyObject* owner) {
-  static PyObject* const room = Interned("_room");
-  static PyObject* const lines = Interned("_lines");
-  const py::object waiting = Attribute(Attribute(owner, room).ptr(), lines);
-  return PyDict_GET_SIZE(waiting.ptr()) > 0;
+  if (UpkeepOf(owner).is_expiring) CallMethod(owner, give_back_due);
 }
 
 // What a call needs of the limiter. Throws if it is closed.
@@ -144,12 +130,39 @@ PyObject* SettleAt(PyObject* object, PyObject* units) {
   self.settled_ns = settled.at_ns;
   auto decision = py::reinterpret_steal<py::object>(NewDecision(settled, self.owner));
   if (!decision) return nullptr;
-  if (settled.charged < actual || (actual < reserved && IsAwaited(self.owner))) {
+  if (settled.charged < actual || (actual < reserved && UpkeepOf(self.owner).is_awaited())) {
     const auto done = py::reinterpret_steal<py::object>(PyObject_CallMethodObjArgs(
         self.owner, after_settling, self.whose, units, decision.ptr(), nullptr));
     if (!done) throw py::error_already_set();
   }
   return decision.release().ptr();
+}
+
+// The same for the usual commit, in one straight line: of one limit, of units that an int of Python
+// has in one digit, while nobody waits and nothing is due. Null without an error where SettleAt()
+// must do it.
+PyObject* SettleQuickly(LiveReservation& self, PyObject* units) {
+  if (!PyLong_CheckExact(units) || self.is_settled != 0 || self.is_refused != 0) [[unlikely]]
+    return nullptr;
+  const Upkeep& upkeep = UpkeepOf(self.owner);
+  if (upkeep.is_expiring || upkeep.is_awaited()) [[unlikely]]
+    return nullptr;
+  int overflow = 0;
+  const int64_t actual = PyLong_AsLongLongAndOverflow(units, &overflow);
+  const Use use(self);
+  if (overflow != 0 || actual < 0) [[unlikely]]
+    return nullptr;
+  Decision* room = nullptr;
+  PyObject* const decision = NewDecisionIn(self.owner, &room);
+  if (decision == nullptr) throw py::error_already_set();
+  if (!use.limiter->SettleQuickly(use.key.view(), actual, self.reservation, room)) [[unlikely]] {
+    Py_DECREF(decision);
+    return nullptr;
+  }
+  self.is_settled = 1;
+  self.settled_at = actual;
+  self.settled_ns = room->at_ns;
+  return decision;
 }
 
 // The only argument of a call, which may be given by its name.
@@ -168,6 +181,12 @@ PyObject* OnlyArgument(const char* name, PyObject* const* args, Py_ssize_t count
 PyObject* Commit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   static PyObject* const settle = Interned("_commit");
   static PyObject* const settle_usage = Interned("_commit_usage");
+  if (count == 1 && names == nullptr && Self(self).is_live != 0) [[likely]] {
+    return Guarded([&]() -> PyObject* {
+      PyObject* const decision = SettleQuickly(Self(self), args[0]);
+      return decision != nullptr ? decision : SettleAt(self, args[0]);
+    });
+  }
   if (count == 0 && names != nullptr && PyTuple_GET_SIZE(names) == 1 &&
       PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "usage") == 0) {
     return PyObject_CallMethodObjArgs(self, settle_usage, args[0], nullptr);
@@ -241,12 +260,17 @@ PyObject* Record(PyObject* object, PyObject* id) {
   });
 }
 
-// An object of `type` for the key of a limiter; null with the error indicator set.
-py::object Opened(PyObject* type, PyObject* limiter, PyObject* key) {
-  auto* const kind = reinterpret_cast<PyTypeObject*>(type);
-  if (!PyType_Check(type) || !PyType_IsSubtype(kind, &reservation_type)) {
+void ExpectSubclass(PyObject* type) {
+  if (!PyType_Check(type) ||
+      !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type), &reservation_type)) {
     throw py::type_error("the class is another; expected a subclass of LiveReservation");
   }
+}
+
+// An object of `type` for the key of a limiter; null with the error indicator set.
+py::object Opened(PyObject* type, PyObject* limiter, PyObject* key) {
+  ExpectSubclass(type);
+  auto* const kind = reinterpret_cast<PyTypeObject*>(type);
   auto object = py::reinterpret_steal<py::object>(New(kind, nullptr, nullptr));
   if (!object) throw py::error_already_set();
   LiveReservation& self = Self(object.ptr());
@@ -353,7 +377,17 @@ PyMemberDef members[] = {
     {nullptr, 0, 0, 0, nullptr},
 };
 
+// (type): adds the methods to a subclass, which calls them without a detour then.
+PyObject* AddLiveMethods(PyObject*, PyObject* type) {
+  return Guarded([&]() -> PyObject* {
+    ExpectSubclass(type);
+    AddFastMethods(py::reinterpret_borrow<py::type>(type), live_methods);
+    Py_RETURN_NONE;
+  });
+}
+
 PyMethodDef functions[] = {
+    {"add_live_methods", AddLiveMethods, METH_O, nullptr},
     {"reserve_at_once", AsMethod(ReserveAtOnce), METH_FASTCALL, nullptr},
     {"reservation_of_hit", AsMethod(ReservationOfHit), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -81,6 +81,7 @@ class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
         self._room = WaitingRoom()
         self._write_offs = WriteOffs()
         super().__init__(list(self._limits), self._storage, clock, scope)
+        self._lines = self._room.lines
         leases = [limit.period_ns for limit in self._limits if limit.algorithm == "concurrency"]
         self._has_leases = bool(leases)
         self._lease_ns = min(leases, default=0)

@@ -379,6 +379,10 @@ class Reservation(_core.LiveReservation):
         return f"<Reservation of {self._whose!r}: {state}>"
 
 
+# Inherited, they would take a detour with each call.
+_core.add_live_methods(Reservation)
+
+
 class Reserving:
     """What reserve_async() returns: for ``await``, a Reservation; or for ``async with``."""
 
@@ -432,6 +436,8 @@ class Reserves:
         def _may_wait(self) -> bool: ...
 
     _expiring: Expiring | None = None
+    # The core gives back what is due, before it settles another, only if this is set.
+    _is_expiring = False
 
     def commit(
         self,
@@ -486,6 +492,7 @@ class Reserves:
     def _expires(self, reservation: Reservation, ends_ns: int) -> None:
         if self._expiring is None:
             self._expiring = Expiring()
+            self._is_expiring = True
         self._expiring.add(reservation._id, ends_ns, reservation)
 
     def _give_back_due(self) -> None:

@@ -131,7 +131,7 @@ def service(request: pytest.FixtureRequest) -> Any:
 
 
 def waiting() -> int:
-    return sum(len(line) for room in list(queue._rooms) for line in room._lines.values())
+    return sum(len(line) for room in list(queue._rooms) for line in room.lines.values())
 
 
 def later(ask: Ask) -> Callable[[], Any]:

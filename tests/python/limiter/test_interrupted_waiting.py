@@ -68,9 +68,9 @@ def test_no_ticket_is_left_behind(is_async: bool) -> None:
     while there:
         at += 1
         there = interrupt(waits_in_vain(limiter, loop), at)
-        if limiter._room._lines:
+        if limiter._room.lines:
             gc.collect()  # a task and its exception refer to each other
-        assert not limiter._room._lines, f"at instruction {at}"
+        assert not limiter._room.lines, f"at instruction {at}"
     if loop is not None:
         loop.close()
     assert at > 200  # the call was indeed interrupted everywhere

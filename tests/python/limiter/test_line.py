@@ -55,7 +55,7 @@ def test_who_cannot_wait_passes_nobody_who_came_before(waiting: Any) -> None:
     acquire = waiting(limiter)
     served: list[tg.Decision] = []
     first = start(lambda: served.append(acquire("k", 5, 100)))
-    eventually(lambda: limiter._room._lines)
+    eventually(lambda: limiter._room.lines)
     clock.advance(3)
     late = acquire("k", 1, 0)
     assert not late.allowed
@@ -85,7 +85,7 @@ def test_a_wait_charges_and_refuses_nothing_before_its_end(waiting: Any) -> None
     assert limiter.hit("k")
     acquire = waiting(limiter)
     thread = start(functools.partial(acquire, "k", 1, 100))
-    eventually(lambda: limiter._room._lines)
+    eventually(lambda: limiter._room.lines)
     for _ in range(3):
         clock.advance(0.25)
     clock.advance(0.25)
@@ -113,7 +113,7 @@ def test_a_clock_that_does_not_say_when_it_moves_is_looked_at_by_a_timer(waiting
     acquire = waiting(limiter)
     served: list[tg.Decision] = []
     thread = start(lambda: served.append(acquire("k", 1, None)))
-    eventually(lambda: limiter._room._lines)
+    eventually(lambda: limiter._room.lines)
     now[0] += SECOND
     thread.join(20)
     assert [decision.allowed for decision in served] == [True]
@@ -187,4 +187,4 @@ def test_who_has_left_the_line_may_leave_again() -> None:
     assert woken == ["second"]
     room.leave(second)
     room.leave(second)
-    assert not room._lines
+    assert not room.lines

@@ -65,7 +65,7 @@ class Model:
         return thread
 
     def waiting(self) -> int:
-        return sum(len(line) for each in self.limiters for line in each._room._lines.values())
+        return sum(len(line) for each in self.limiters for line in each._room.lines.values())
 
 
 def test_a_plan_that_passes_does_not_wait(waiting: Any) -> None:

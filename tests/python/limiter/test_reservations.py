@@ -509,7 +509,7 @@ def test_what_is_given_back_lets_a_waiting_caller_pass(settle: str) -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    eventually(lambda: len(limiter._room._lines) == 1)
+    eventually(lambda: len(limiter._room.lines) == 1)
     if settle == "commit":
         reservation.commit(400)
     elif settle == "release":

@@ -35,7 +35,7 @@ def emptied(clock: tg.ManualClock, text: str = "1/second") -> Counting:
 
 
 def in_line(limiter: tg.Limiter, key: bytes = b"k") -> int:
-    return len(limiter._room._lines.get(key, ()))
+    return len(limiter._room.lines.get(key, ()))
 
 
 def start(

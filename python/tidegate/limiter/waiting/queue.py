@@ -104,6 +104,8 @@ class WaitingRoom:
     """
 
     def __init__(self) -> None:
+        # Dictionaries keep their order and remove any ticket in constant time.
+        self.lines: dict[bytes, dict[_Place, None]] = {}
         self.forget_all()
         _rooms.add(self)
 
@@ -111,31 +113,30 @@ class WaitingRoom:
         # Reentrant: a signal handler or a finalizer may give a place back while the thread that it
         # interrupts is in here.
         self._lock = threading.RLock()
-        # Dictionaries keep their order and remove any ticket in constant time.
-        self._lines: dict[bytes, dict[_Place, None]] = {}
+        self.lines.clear()
 
     def enter(self, key: Key, cost: int, wake: Callable[[], None]) -> Ticket:
         """Joins the end of the queue for `key`, which the ticket leaves when it is dropped."""
         ticket = Ticket(key, cost, wake)
         ticket.place = place = _Place(ticket, self)
         with self._lock:
-            line = self._lines.get(place.line)
+            line = self.lines.get(place.line)
             if line is not None:
                 line[place] = None
             else:
-                self._lines[place.line] = {place: None}
+                self.lines[place.line] = {place: None}
         return ticket
 
     def is_first(self, ticket: Ticket) -> bool:
         with self._lock:
-            first = _first(self._lines.get(_line(ticket.key)), ticket)
+            first = _first(self.lines.get(_line(ticket.key)), ticket)
             return first is None or first is ticket
 
     def cost_ahead(self, ticket: Ticket) -> int:
         """The units that earlier tickets wait for."""
         cost = 0
         with self._lock:
-            for place in list(self._lines.get(_line(ticket.key), ())):
+            for place in list(self.lines.get(_line(ticket.key), ())):
                 each = place()
                 if each is ticket:
                     break
@@ -145,7 +146,7 @@ class WaitingRoom:
     def yield_to_later(self, ticket: Ticket, yields: bool) -> None:
         """Sets whether later tickets go before `ticket`, and wakes the first of them."""
         with self._lock:
-            line = self._lines.get(_line(ticket.key))
+            line = self.lines.get(_line(ticket.key))
             was_first = _first(line) is ticket
             ticket.yields = yields
             first = _first(line)
@@ -159,7 +160,7 @@ class WaitingRoom:
         if place is None:
             return
         with self._lock:
-            line = self._lines.get(place.line)
+            line = self.lines.get(place.line)
             if line is not None and place in line:
                 ticket.wakes_next = _first(line) is ticket
             first = self._remove(place)
@@ -169,26 +170,26 @@ class WaitingRoom:
 
     def _remove(self, place: _Place) -> Ticket | None:
         """Removes a place; returns the ticket that is first in its queue then."""
-        line = self._lines.get(place.line)
+        line = self.lines.get(place.line)
         if line is None:
             return None
         line.pop(place, None)
         first = _first(line)
         if not line:
-            self._lines.pop(place.line, None)
+            self.lines.pop(place.line, None)
         return first
 
     def wake_first(self, key: Key) -> None:
         """Wakes the first ticket of `key`, to which units were given back."""
         with self._lock:
-            first = _first(self._lines.get(_line(key)))
+            first = _first(self.lines.get(_line(key)))
         if first is not None:
             first.wake()
 
     def wake_all(self) -> None:
         """Wakes all tickets: the clock was moved, or the limiter closed."""
         with self._lock:
-            places = [place for line in self._lines.values() for place in line]
+            places = [place for line in self.lines.values() for place in line]
         for place in places:
             ticket = place()
             if ticket is not None:
