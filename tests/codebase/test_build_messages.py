@@ -59,9 +59,7 @@ def test_without_a_library(tmp_path: Path, library: str, problem: str, package: 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the server of checks is for Linux")
 def test_without_what_unpacks_messages(tmp_path: Path) -> None:
-    said = configure(
-        tmp_path, "-DTIDEGATE_BUILD_TESTS=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_ZLIB=ON"
-    )
+    said = configure(tmp_path, "-DTIDEGATE_BUILD_TESTS=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_ZLIB=ON")
     assert "zlib was not found with its headers" in said
     assert "zlib1g-dev" in said
 

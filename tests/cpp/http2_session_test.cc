@@ -168,6 +168,24 @@ TEST_F(Http2SessionTest, AnswersACallOfGrpc) {
   EXPECT_EQ(responses_[id].body.substr(5), "hello");
 }
 
+TEST_F(Http2SessionTest, OnlyGrpcIsAnsweredUnderAForeignName) {
+  FrontOptions options;
+  options.checks_hosts = true;
+  options.hosts = {"limits.example.com"};
+  Use(options);
+  const auto status = [&](const std::string& name) {
+    const int32_t id = Submit("/echo", "x", {{":authority", name}});
+    Exchange();
+    return responses_[id].headers.at(":status");
+  };
+  EXPECT_EQ(status("evil.example.com"), "421");
+  EXPECT_EQ(status("127.0.0.1:8080"), "200");
+  EXPECT_EQ(status("Limits.example.com:8080"), "200");
+  const int32_t id = SubmitGrpc("/t.T/Echo", "x", {{":authority", "evil.example.com"}});
+  Exchange();
+  EXPECT_EQ(responses_[id].headers.at("grpc-status"), "0");
+}
+
 TEST_F(Http2SessionTest, ACallEndsAtItsOwnDeadline) {
   const int32_t id = SubmitGrpc("/t.T/Later", "x", {{"grpc-timeout", "2S"}});
   Exchange();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/hosts.h"
 #include "server/problem.h"
 
 namespace tidegate::server {
@@ -51,6 +52,14 @@ bool Call(Service* service, const Request& request, CallId id, Surroundings* aro
 }
 
 bool Dispatch(const Request& request, CallId id, Surroundings* around, Answer* answer) {
+  const FrontOptions& options = around->options;
+  if (options.checks_hosts && !AcceptsHost(request.header("host"), options.hosts)) {
+    Refuse(421,
+           absl::StrCat("the host is ", ShownText(request.header("host")),
+                        "; expected an address, localhost or one of checks.hosts"),
+           answer);
+    return true;
+  }
   const Routes::Http found = around->routes->FindHttp(request.method, request.path);
   if (found.service != nullptr) return Call(found.service, request, id, around, answer);
   if (request.method == "HEAD") {

@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <cstddef>
+#include <string>
+#include <vector>
 
 #include "base/monotonic.h"
 
@@ -13,6 +15,10 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 struct FrontOptions {
+  // Whether requests of HTTP must be to this machine by their Host (AcceptsHost), and which further
+  // names are its own.
+  bool checks_hosts = false;
+  std::vector<std::string> hosts;
   bool reflection = true;    // gRPC reflection, which lists the methods for anybody
   int loops = 1;             // threads, each with its own connections
   int connections = 20'000;  // connections of all loops; further ones are closed at once

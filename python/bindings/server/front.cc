@@ -19,6 +19,7 @@
 #include "server/classes.h"
 #include "server/grpc/framing.h"
 #include "server/grpc/health.h"
+#include "server/hosts.h"
 
 namespace tidegate::python {
 namespace {
@@ -64,6 +65,11 @@ void Set(const std::string& name, py::handle given, bool* option) {
   *option = given.ptr() == Py_True;
 }
 
+void Set(const std::string& name, py::handle given, std::vector<std::string>* option) {
+  if (!py::isinstance<py::list>(given)) Refuse(name, "a list of texts", given);
+  *option = given.cast<std::vector<std::string>>();
+}
+
 template <typename Count>
 void Set(const std::string& name, py::handle given, Count* option) {
   constexpr double kMost = std::numeric_limits<int>::max();
@@ -80,6 +86,8 @@ FrontOptions OptionsFrom(const py::dict& given) {
         [option](const std::string& name, py::handle value) { Set(name, value, option); });
   };
   const absl::flat_hash_map<std::string, Setter> setters = {
+      {"checks_hosts", into(&options.checks_hosts)},
+      {"hosts", into(&options.hosts)},
       {"reflection", into(&options.reflection)},
       {"loops", into(&options.loops)},
       {"connections", into(&options.connections)},
@@ -186,6 +194,12 @@ void RegisterHealth(py::module_& m) {
 }  // namespace
 
 void RegisterFront(py::module_& m) {
+  m.def(
+      "accepts_host",
+      [](const std::string& host, const std::vector<std::string>& names) {
+        return server::AcceptsHost(host, names);
+      },
+      py::arg("host"), py::arg("names"));
   RegisterTls(m);
   py::class_<RoutedService, std::shared_ptr<RoutedService>>(m, "Service",
                                                             "Answers requests of a front.");

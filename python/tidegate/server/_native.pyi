@@ -26,6 +26,10 @@ class Tls:
 class Service:
     """Answers requests of a front."""
 
+def accepts_host(host: str, names: Sequence[str]) -> bool:
+    """Whether a Host header is for this machine: an address, localhost, or one of `names`, which
+    are in lower case."""
+
 class Front:
     """The HTTP server of services."""
 

@@ -25,13 +25,14 @@ except ModuleNotFoundError as error:
 
 from tidegate.keys import client_ip
 from tidegate.server.admin_tls import Certificate
+from tidegate.server.native import _native
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tidegate.server.settings import Address, Tls
 
-__all__ = ["AdminServer", "behind_proxies", "probes"]
+__all__ = ["AdminServer", "behind_proxies", "for_hosts", "probes"]
 
 # Seconds that requests in flight may take when the server ends.
 _PATIENCE = 2
@@ -97,6 +98,32 @@ def behind_proxies(app: Any, trusted: Sequence[str]) -> Any:
             address = client_of(Request(scope))
             if address is not None:
                 scope = {**scope, "client": (address, 0)}
+        await app(scope, receive, send)
+
+    return answer
+
+
+def for_hosts(app: Any, names: Sequence[str]) -> Any:
+    """Wraps `app`, an ASGI application, to refuse requests that are not for this machine by Host.
+
+    Otherwise a web site whose name leads to a loopback address could ask through a browser.
+    """
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+            shown = host.decode("latin-1")
+            if not _native.accepts_host(shown, names):
+                problem = {
+                    "type": "about:blank",
+                    "title": "Misdirected Request",
+                    "status": 421,
+                    "detail": f"the host is {shown!a:.80}; expected an address, localhost or one "
+                    "of admin.hosts",
+                }
+                refusal = JSONResponse(problem, 421, media_type="application/problem+json")
+                await refusal(scope, receive, send)
+                return
         await app(scope, receive, send)
 
     return answer

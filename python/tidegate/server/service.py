@@ -313,7 +313,7 @@ class Service:
         listen = self.settings.admin.listen
         if listen is None:
             return
-        from tidegate.server.admin_server import AdminServer, behind_proxies, probes
+        from tidegate.server.admin_server import AdminServer, behind_proxies, for_hosts, probes
 
         admin = self.settings.admin
         registry = None
@@ -335,6 +335,8 @@ class Service:
             app = traced(app, provider)
         if admin.trusted_proxies:
             app = behind_proxies(app, admin.trusted_proxies)
+        if listen.is_loopback:
+            app = for_hosts(app, admin.hosts)
         self._admin = AdminServer(app, admin.tls)
         inherited = self._inherited.take("admin", listen)
         if len(inherited) > 1:
@@ -503,6 +505,8 @@ def _shown(host: str, port: int) -> str:
 
 def _front_options(checks: Checks, drain: float) -> dict[str, Any]:
     return {
+        "checks_hosts": checks.listen is not None and checks.listen.is_loopback,
+        "hosts": checks.hosts,
         "loops": checks.loops or len(os.sched_getaffinity(0)),
         "connections": checks.max_connections,
         "streams": checks.max_streams,

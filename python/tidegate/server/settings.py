@@ -106,6 +106,19 @@ class Tls(_Part):
     )
 
 
+def _expect_host(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", value):
+        raise ValueError(f"is {value!r:.80}; expected a name such as tidegate.example.com")
+    return value.lower()
+
+
+_HOST = Annotated[str, AfterValidator(_expect_host)]
+_HOSTS = (
+    "Further names that requests of HTTP may have in Host where `listen` is a loopback address. "
+    "Addresses, localhost and names without dots always may."
+)
+
+
 class Checks(_Part):
     """The port of checks, which speaks HTTP/1.1, HTTP/2 and gRPC."""
 
@@ -115,6 +128,7 @@ class Checks(_Part):
     )
     unix: Optional[Path] = Field(default=None, description="The path of a Unix socket.")
     tls: Optional[Tls] = Field(default=None, description="TLS of `listen`; null for no TLS.")
+    hosts: list[_HOST] = Field(default=[], description=_HOSTS)
     loops: Annotated[int, Field(ge=0, le=256)] = Field(
         default=0, description="Threads that answer checks; 0 for one for each core."
     )
@@ -206,6 +220,7 @@ class Admin(_Part):
         default=Address(host="127.0.0.1", port=8081), description="null for none."
     )
     tls: Optional[Tls] = None
+    hosts: list[_HOST] = Field(default=[], description=_HOSTS)
     oidc: Optional[Oidc] = None
     trusted_proxies: list[str] = Field(
         default=[],

@@ -227,6 +227,8 @@ _OTHERS: dict[str, tuple[str, Any]] = {
     "ADMIN__TLS__CLIENT_CA": ("c.pem", Path("c.pem")),
     "ADMIN__TLS__MINIMUM": ("1.3", "1.3"),
     "ADMIN__TLS__CIPHERS": ("ECDHE+AESGCM", "ECDHE+AESGCM"),
+    "ADMIN__HOSTS": ('["limits.example.com"]', ["limits.example.com"]),
+    "CHECKS__HOSTS": ('["limits.example.com"]', ["limits.example.com"]),
     "ADMIN__TRUSTED_PROXIES": ('["10.0.0.0/8"]', ["10.0.0.0/8"]),
     "ADMIN__OIDC__ISSUER": ("https://other", "https://other"),
     "ADMIN__OIDC__AUDIENCE": ("other", "other"),
