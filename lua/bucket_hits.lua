@@ -1,13 +1,15 @@
 -- Hits on buckets of one limit, each decided on its own: a short script for the most frequent
 -- calls. For limits and costs of whole microseconds, by the server's TIME.
 --
--- KEYS: one for each hit; they may repeat.
+-- KEYS may repeat.
 -- ARGV[1] depth (burst * T) and [2] cost * T, microseconds; [3] milliseconds that keys
---   are kept after their state no longer matters.
+--   are kept after their state no longer matters; then for each key its number of hits, or nothing
+--   if each has one.
 -- Value: the theoretical arrival time, microseconds since the epoch, decimal.
--- Reply, all integers: the instant of the call, microseconds; then for each hit 1 if it passes,
---   else 0, and its state before, 0 if fresh. A state of -1 is one that this script does not
---   understand: then nothing was done, and plan.lua with bucket.lua must be called.
+-- Reply, all integers: the instant of the call, microseconds; then for each key how many of its
+--   hits pass, which are the first ones, and its state before, 0 if fresh. A state of -1 is one
+--   that this script does not understand: then nothing was done, and plan.lua with bucket.lua must
+--   be called.
 -- TOLERANCE_US is kClockToleranceNs; the core prepends its definition.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -30,8 +32,9 @@ for i = 1, #KEYS do
     if used > depth + TOLERANCE_US then
       redis.call('SET', key, now + depth, 'PX', math.floor(depth / 1000) + margin)
     elseif used + cost <= depth then
-      passes = 1
-      used = used + cost
+      -- Exact: both are integers below 2^53.
+      passes = math.min((ARGV[i + 3] or 1) + 0, math.floor((depth - used) / cost))
+      used = used + passes * cost
       redis.call('SET', key, now + used, 'PX', math.floor(used / 1000) + margin)
     end
   end

@@ -1,14 +1,15 @@
 -- Hits on fixed windows, each decided on its own: a short script for the most frequent calls. For
 -- periods of whole microseconds, by the server's TIME.
 --
--- KEYS: one for each hit; they may repeat.
--- ARGV[1] milliseconds that keys are kept after their state no longer matters; then for each hit
---   its period, microseconds; its count; its cost.
+-- KEYS may repeat.
+-- ARGV[1] milliseconds that keys are kept after their state no longer matters; then for each key
+--   its period, microseconds; its count; the cost of its hits; their number.
 -- Value: as in lua/fixed_window.lua.
--- Reply, all integers: the instant of the call, microseconds; then for each hit 1 if it passes,
---   else 0, and its state before: the end of the window, microseconds, and the units used, both 0
---   if fresh. An end of -1 means that the state is one that this script does not understand: then
---   nothing was done, and plan.lua with fixed_window.lua must be called.
+-- Reply, all integers: the instant of the call, microseconds; then for each key how many of its
+--   hits pass, which are the first ones, and its state before: the end of the window,
+--   microseconds, and the units used, both 0 if fresh. An end of -1 means that the state is one
+--   that this script does not understand: then nothing was done, and plan.lua with
+--   fixed_window.lua must be called.
 -- TOLERANCE_US is kClockToleranceNs; the core prepends its definition.
 local call, pcall, floor = redis.call, redis.pcall, math.floor
 local pack, unpack = struct.pack, struct.unpack
@@ -44,17 +45,19 @@ for i = 1, #KEYS do
     stop = now - now % period + period
   end
   local passes = 0
-  if before >= 0 and tonumber(ARGV[a + 2]) <= ARGV[a + 1] - used then
-    passes = 1
+  local cost, left = tonumber(ARGV[a + 2]), ARGV[a + 1] - used
+  if before >= 0 and cost <= left then
+    -- Exact: both are integers below 2^53.
+    passes = math.min(ARGV[a + 3] + 0, floor(left / cost))
     local seconds = floor(stop / 1000000)
     value = pack('>I2I5I4I7', FORMAT, seconds, (stop - seconds * 1000000) * 1000,
-                 used + ARGV[a + 2])
+                 used + passes * cost)
     call('SET', key, value, 'PX', floor((stop - now) / 1000) + margin)
   end
   reply[n + 1] = passes
   reply[n + 2] = before
   reply[n + 3] = known
-  a = a + 3
+  a = a + 4
   n = n + 3
 end
 return reply

@@ -1,10 +1,10 @@
 """Requests a second of Envoy's rate limit service, beside `nghttpd` and `grpc.aio`, by `h2load`.
 
 One descriptor with one limit in each request. tidegate answers in a process of its own with one
-loop, with counts in memory or in a Redis of its own, and records its decisions as `tidegate serve`
-does; grpc.aio answers by a tidegate limiter in memory; nghttpd answers a POST of the same size from
-a file. h2load sends requests over 4 connections of 32 streams each from one thread, to each subject
-once a round.
+loop, and records its decisions as `tidegate serve` does; its counts are in memory, or in a Redis
+of its own, which is asked for each request or for leases. grpc.aio answers by a tidegate limiter in
+memory; nghttpd answers a POST of the same size from a file. h2load sends requests over 4
+connections of 32 streams each from one thread, to each subject once a round.
 
 Needs nghttpd and h2load, of the packages nghttp2-server and nghttp2-client of Debian, and for
 grpc.aio the packages in tests/envoy-requirements.txt.
@@ -34,6 +34,7 @@ from redis_server import PATIENT, RedisServer
 
 MEMORY = "tidegate, memory"
 REDIS = "tidegate, Redis"
+LEASED = "tidegate, leased Redis"
 AIO = "grpc.aio with a tidegate limiter, memory"
 NGHTTPD = "nghttpd"
 METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
@@ -119,7 +120,7 @@ def main() -> None:
     harness.load_tidegate()
     harness.print_interpreter()
     requests = 50_000 if options.quick else 300_000
-    rates: dict[str, list[float]] = {MEMORY: [], REDIS: [], AIO: [], NGHTTPD: []}
+    rates: dict[str, list[float]] = {name: [] for name in (MEMORY, LEASED, REDIS, AIO, NGHTTPD)}
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tg"))
         body = Path(folder, "body")
@@ -131,6 +132,7 @@ def main() -> None:
         uri = f"redis://127.0.0.1:{redis.port}?{PATIENT}"
         ports = {
             MEMORY: stack.enter_context(server(_TIDEGATE, "memory://")),
+            LEASED: stack.enter_context(server(_TIDEGATE, f"{uri}&mode=leased")),
             REDIS: stack.enter_context(server(_TIDEGATE, uri)),
             AIO: stack.enter_context(server(_AIO, path=stubs)),
             NGHTTPD: stack.enter_context(nghttpd(folder)),
@@ -156,6 +158,8 @@ def main() -> None:
     harness.print_table("Requests a second", ["", "median", "best", f"x {NGHTTPD}"], rows)
     targets = [
         Target(f"{MEMORY} over nghttpd", medians[MEMORY] / medians[NGHTTPD], 0.5),
+        Target(f"{LEASED} over {MEMORY}", medians[LEASED] / medians[MEMORY], 0.85),
+        Target(f"{REDIS} over {MEMORY}", medians[REDIS] / medians[MEMORY], 0.5),
         Target(f"{REDIS} over nghttpd", medians[REDIS] / medians[NGHTTPD], 0.25),
         Target(f"{MEMORY} over grpc.aio", medians[MEMORY] / medians[AIO], 10),
     ]

@@ -15,6 +15,7 @@
 #include "redis/protocol/keys.h"
 #include "redis/protocol/lease_words.h"
 #include "redis/protocol/quota_terms.h"
+#include "redis/protocol/replies.h"
 #include "tidegate/step.h"
 
 namespace tidegate::redis {
@@ -54,15 +55,6 @@ size_t StateSize(const Limit& limit) {
   return HasCell(limit.algorithm()) ? 4 : IsLog(limit.algorithm()) ? 6 : 1;
 }
 
-// Replies may be out of step with requests.
-absl::Status ForeignReply() {
-  return absl::DataLossError("the reply does not belong to the command");
-}
-
-// The reply has the script's shape, but the key that the script read holds a foreign value.
-absl::Status ForeignValue() { return absl::InternalError("the value of a key is out of range"); }
-
-bool IsInteger(const redisReply& reply) { return reply.type == REDIS_REPLY_INTEGER; }
 bool IsText(const redisReply& reply) { return reply.type == REDIS_REPLY_STRING; }
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
@@ -286,7 +278,7 @@ Scripts::Scripts() {
 }
 
 std::string Scripts::Command(const Request& request, Form form, bool by_text) const {
-  if (IsOfHits(form)) return HitsCommand(form, {&request, 1}, by_text);
+  if (IsOfHits(form)) return HitsCommand(form, request.plan, request.margin_ms, by_text);
   if (form == Form::kBucketPlan) {
     Words words;
     words.Add(by_text ? "EVAL" : "EVALSHA");
@@ -361,69 +353,6 @@ Form Scripts::FormOf(const Request& request) {
   return request.plan.size() == 1 ? Form::kBucketHits : Form::kBucketPlan;
 }
 
-bool Scripts::CanShare(Form form, const Charge& a, const Charge& b) {
-  return form == Form::kFixedHits ||
-         (form == Form::kBucketHits && a.limit == b.limit && a.cost == b.cost);
-}
-
-std::string Scripts::HitsCommand(Form form, absl::Span<const Request> requests,
-                                 bool by_text) const {
-  const Script& script = form == Form::kFixedHits ? fixed_hits_ : bucket_hits_;
-  Words words;
-  words.Add(by_text ? "EVAL" : "EVALSHA");
-  words.Add(by_text ? script.text : script.digest);
-  words.Add(static_cast<int64_t>(requests.size()));
-  for (const Request& request : requests) {
-    words.Add(RedisKey(*request.plan[0].limit, request.plan[0].key));
-  }
-  if (form == Form::kFixedHits) {
-    words.Add(requests[0].margin_ms);
-    for (const Request& request : requests) {
-      const Limit& limit = request.plan[0].limit->limit;
-      words.Add(limit.period_ns() / kMicrosecondNs);
-      words.Add(limit.count());
-      words.Add(std::min(request.plan[0].cost, limit.count() + 1));
-    }
-  } else {
-    const Charge& charge = requests[0].plan[0];
-    words.Add(charge.limit->limit.depth_ns() / kMicrosecondNs);
-    words.Add(CostInterval(charge.limit->limit, charge.cost).ns / kMicrosecondNs);
-    words.Add(requests[0].margin_ms);
-  }
-  return words.Finish();
-}
-
-absl::StatusOr<std::vector<Answer>> Scripts::ParseHits(const redisReply& reply, Form form,
-                                                       size_t hits) {
-  const size_t each = form == Form::kFixedHits ? 3 : 2;
-  if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 1 + each * hits) return ForeignReply();
-  constexpr int64_t kLast = kMaxInstantNs / kMicrosecondNs;
-  for (size_t i = 0; i < reply.elements; ++i) {
-    if (!IsInteger(*reply.element[i])) return ForeignReply();
-  }
-  const auto number = [&](size_t i) { return static_cast<int64_t>(reply.element[i]->integer); };
-  if (number(0) < 0 || number(0) > kLast) return ForeignReply();
-  for (size_t i = 1; i < reply.elements; i += each) {
-    if (number(i) != 0 && number(i) != 1) return ForeignReply();
-  }
-  std::vector<Answer> answers(hits);
-  for (size_t i = 0; i < hits; ++i) {
-    const size_t at = 1 + each * i;
-    // The arrival time of a bucket, or the end of a window.
-    const int64_t instant = number(at + 1);
-    const int64_t used = each == 3 ? number(at + 2) : 0;
-    answers[i].now_ns = number(0) * kMicrosecondNs;
-    answers[i].allowed = number(at) == 1;
-    if (instant == -1) continue;
-    if (instant < 0 || instant > 2 * kLast || used < 0 || used >= int64_t{1} << 53) {
-      return ForeignValue();
-    }
-    constexpr int64_t kEach = kSecondNs / kMicrosecondNs;
-    answers[i].states.push_back({instant / kEach, instant % kEach * kMicrosecondNs, used, 0, 0, 0});
-  }
-  return answers;
-}
-
 absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& request, Form form) {
   if (IsDeletion(request)) {
     if (!IsInteger(reply)) return ForeignReply();
@@ -434,7 +363,7 @@ absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& re
     return Answer();
   }
   if (form == Form::kFull) return ParseFull(reply, request);
-  const auto each = ParseHits(reply, form, request.plan.size());
+  const auto each = ParseHits(reply, form, request.plan);
   if (!each.ok()) return each.status();
   Answer answer = each->front();
   for (size_t i = 1; i < each->size(); ++i) {

@@ -82,8 +82,10 @@ inline bool IsOfHits(Form form) { return form == Form::kBucketHits || form == Fo
 
 class Scripts {
  public:
-  // The most hits in one command.
-  static constexpr size_t kMostHits = 32;
+  // The most hits in one command, and the most keys, limits and costs of them that differ: a hit
+  // that is like another one adds next to nothing to a command.
+  static constexpr size_t kMostHits = 128;
+  static constexpr size_t kMostKinds = 32;
 
   Scripts();
 
@@ -93,19 +95,26 @@ class Scripts {
   // The command that applies `request`: by the script's digest, or by its text for a
   // server that does not have it.
   std::string Command(const Request& request, Form form, bool by_text) const;
-  // The same for several requests of one charge each, for which CanShare() holds, in a form of
-  // hits.
-  std::string HitsCommand(Form form, absl::Span<const Request> requests, bool by_text) const;
+  // The same for several independent hits, for which CanShare() holds, in a form of hits.
+  std::string HitsCommand(Form form, absl::Span<const Charge> hits, int64_t margin_ms,
+                          bool by_text) const;
   // Whether one command of the form can apply requests of the charges `a` and `b`.
   static bool CanShare(Form form, const Charge& a, const Charge& b);
+  // Whether hits are of one key of Redis; and whether a command then has them once.
+  static bool HaveSameKey(const Charge& a, const Charge& b) {
+    return a.key == b.key && a.limit->tag == b.limit->tag;
+  }
+  static bool AreAlike(const Charge& a, const Charge& b) {
+    return a.limit == b.limit && a.cost == b.cost && a.key == b.key;
+  }
 
   // Fails with DataLoss if the reply does not have the shape of the command's replies, and so
   // belongs to another command; with Internal if it does, but the value of a key is out of range.
   // If the answer has no states, nothing was done, and the request must be sent in full.
   static absl::StatusOr<Answer> Parse(const redisReply& reply, const Request& request, Form form);
-  // An answer for each of `hits`, in a form of hits.
+  // An answer for each of `hits`, in a form of hits, or for each charge of a plan of buckets.
   static absl::StatusOr<std::vector<Answer>> ParseHits(const redisReply& reply, Form form,
-                                                       size_t hits);
+                                                       absl::Span<const Charge> hits);
 
   // The command of lua/probe.lua: finds out whether calls for such charges would succeed, without a
   // charge.

@@ -62,7 +62,8 @@ class RedisStore::Sent final : public redis::Caller {
         slot_(store_.SlotOf(calls[0]->plan[0])),
         form_(form),
         by_text_(by_text),
-        calls_(std::move(calls)) {}
+        calls_(std::move(calls)),
+        kinds_(calls_.size()) {}
 
   static void Send(std::unique_ptr<Sent> sent) {
     redis::Client& client = *sent->store_.client_;
@@ -78,6 +79,14 @@ class RedisStore::Sent final : public redis::Caller {
         !redis::Scripts::CanShare(form_, calls_[0]->plan[0], sent->calls_[0]->plan[0])) {
       return;
     }
+    const Charge& hit = sent->calls_[0]->plan[0];
+    const auto last = std::find_if(calls_.rbegin(), calls_.rend(), [&](const auto& call) {
+      return redis::Scripts::HaveSameKey(call->plan[0], hit);
+    });
+    const bool is_new = sent->calls_.size() > 1 || last == calls_.rend() ||
+                        !redis::Scripts::AreAlike((*last)->plan[0], hit);
+    if (is_new && kinds_ + sent->kinds_ > redis::Scripts::kMostKinds) return;
+    if (is_new) kinds_ += sent->kinds_;
     for (auto& call : sent->calls_) calls_.push_back(std::move(call));
     other->reset();
   }
@@ -86,9 +95,7 @@ class RedisStore::Sent final : public redis::Caller {
     if (!redis::IsOfHits(form_)) {
       return store_.scripts_->Command(calls_[0]->Request(), form_, by_text_);
     }
-    absl::InlinedVector<redis::Request, redis::Scripts::kMostHits> requests;
-    for (const auto& call : calls_) requests.push_back(call->Request());
-    return store_.scripts_->HitsCommand(form_, requests, by_text_);
+    return store_.scripts_->HitsCommand(form_, Hits(), calls_[0]->Request().margin_ms, by_text_);
   }
 
   void Done(absl::StatusOr<redis::Reply> reply) override {
@@ -107,11 +114,16 @@ class RedisStore::Sent final : public redis::Caller {
   }
 
  private:
+  absl::InlinedVector<Charge, redis::Scripts::kMostHits> Hits() const {
+    absl::InlinedVector<Charge, redis::Scripts::kMostHits> hits;
+    for (const auto& call : calls_) hits.push_back(call->plan[0]);
+    return hits;
+  }
   // Answers the calls; those that must be sent in full are sent again.
   void AnswerAll(const redisReply& reply) {
     absl::StatusOr<std::vector<redis::Answer>> answers;
     if (redis::IsOfHits(form_)) {
-      answers = redis::Scripts::ParseHits(reply, form_, calls_.size());
+      answers = redis::Scripts::ParseHits(reply, form_, Hits());
     } else {
       auto answer = redis::Scripts::Parse(reply, calls_[0]->Request(), form_);
       if (answer.ok()) {
@@ -142,6 +154,7 @@ class RedisStore::Sent final : public redis::Caller {
   const redis::Form form_;
   const bool by_text_ = false;
   std::vector<std::unique_ptr<Call>> calls_;
+  size_t kinds_ = 1;  // of hits that are not alike, at most
 };
 
 void RedisStore::Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
