@@ -15,7 +15,7 @@ void RegisterLimit(pybind11::module_& m);
 void RegisterClock(pybind11::module_& m);
 void RegisterLimiter(pybind11::module_& m);
 // Registers Store too, which the other stores inherit.
-void RegisterMemoryStore(pybind11::module_& m);
+void RegisterLocalStores(pybind11::module_& m);
 void RegisterLiveReservation(pybind11::module_& m);
 void RegisterPlan(pybind11::module_& m);
 void RegisterQuotas(pybind11::module_& m);
@@ -24,7 +24,6 @@ void RegisterReplay(pybind11::module_& m);
 void RegisterReservations(pybind11::module_& m);
 void RegisterRuleLimiter(pybind11::module_& m);
 void RegisterRuleSet(pybind11::module_& m);
-void RegisterShmStore(pybind11::module_& m);
 // The functions of tuning/.
 void RegisterArrow(pybind11::module_& m);
 void RegisterNumbering(pybind11::module_& m);

@@ -26,7 +26,7 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterChannel(m);
   tidegate::python::RegisterLimit(m);
   tidegate::python::RegisterClock(m);
-  tidegate::python::RegisterMemoryStore(m);
+  tidegate::python::RegisterLocalStores(m);
   tidegate::python::RegisterLimiter(m);
   tidegate::python::RegisterPlan(m);
   tidegate::python::RegisterQuotas(m);
@@ -36,7 +36,6 @@ PYBIND11_MODULE(_core, m) {
   tidegate::python::RegisterLiveReservation(m);
   tidegate::python::RegisterRuleSet(m);
   tidegate::python::RegisterRuleLimiter(m);
-  tidegate::python::RegisterShmStore(m);
 #ifdef TIDEGATE_HAS_TUNING
   tidegate::python::RegisterArrow(m);
   tidegate::python::RegisterNumbering(m);
