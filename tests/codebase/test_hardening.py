@@ -93,6 +93,13 @@ def test_what_reads_the_bytes_of_strangers_has_a_stack_protector(module: str) ->
     assert b"__stack_chk_fail" in strings_of(module)
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="is for x86-64")
+def test_the_server_marks_the_places_that_may_be_called_indirectly() -> None:
+    endbr64 = b"\xf3\x0f\x1e\xfa"
+    # Nearly each function begins with one; what is linked in has a few without our doing.
+    assert strings_of("tidegate.server._native").count(endbr64) > 200
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="fortified calls are of glibc")
 def test_calls_that_write_to_buffers_are_fortified() -> None:
     both = strings_of("tidegate._core") + strings_of("tidegate.server._native")

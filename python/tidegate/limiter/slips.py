@@ -42,15 +42,18 @@ class Slips:
                 "gives both, name them in the rules' `attributes`", name, meant,
             )  # fmt: skip
 
-    def value(self, name: str, value: bytes) -> None:
+    def value(self, name: str, value: bytes) -> bool:
+        """Returns whether the value is a slip of what the rules name."""
         if self.of_web and name in ("endpoint", "ip"):
-            return
+            return False
         if self._named is None:
             from tidegate.rules.advice.given import NamedValues
 
             self._named = NamedValues(self._rules.model)
         found = self._named.slip_of(name, value.decode("utf-8", "replace"))
-        if found is None or (name, found.about) in self._said or len(self._said) >= _MOST_SAID:
-            return
-        self._said.add((name, found.about))
-        log.warning("a request was given the %s %s", name, found.message)
+        if found is None:
+            return False
+        if (name, found.about) not in self._said and len(self._said) < _MOST_SAID:
+            self._said.add((name, found.about))
+            log.warning("a request was given the %s %s", name, found.message)
+        return True

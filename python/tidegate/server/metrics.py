@@ -30,7 +30,14 @@ if TYPE_CHECKING:
 
     Counters = Callable[[], Mapping[str, int]]
 
-__all__ = ["DescriptorCounters", "ReferenceCounters", "StateCollector", "registry_of", "render"]
+__all__ = [
+    "DescriptorCounters",
+    "ReferenceCounters",
+    "SlipCounters",
+    "StateCollector",
+    "registry_of",
+    "render",
+]
 
 # These numbers may also fall.
 _GAUGES = ("_open", "_enforced")
@@ -79,6 +86,23 @@ class StateCollector(Collector):
             since.add_metric((each.name,), each.since)
         yield newest
         yield since
+
+
+class SlipCounters(Collector):
+    """The decisions with a slip, by attribute: the values themselves would be without bound."""
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "tidegate_slips",
+            "Decisions on a value that no rule matches, as a slip of what the rules name.",
+            labels=("attribute",),
+        )
+        for attribute, count in self._counts.items():
+            family.add_metric((attribute,), count)
+        yield family
 
 
 class _Descriptor(NamedTuple):

@@ -165,7 +165,8 @@ class Service:
     def _listeners(self) -> list[Any]:
         settings = self.settings
         # The endpoints of Envoy's requests are names of its own.
-        listeners: list[Any] = [SlipLog(self.limiter, endpoints=self.envoy is None)]
+        self.slips = SlipLog(self.limiter, endpoints=self.envoy is None)
+        listeners: list[Any] = [self.slips]
         if settings.log.refusals or settings.log.access:
             listeners.append(
                 DecisionLog(refusals=settings.log.refusals, access=settings.log.access)
@@ -382,15 +383,16 @@ class Service:
         from tidegate.server.metrics import (
             DescriptorCounters,
             ReferenceCounters,
+            SlipCounters,
             StateCollector,
         )
 
-        state = StateCollector(self.state)
+        found: list[Any] = [StateCollector(self.state), SlipCounters(self.slips.counts)]
         envoy = self.settings.envoy
-        if envoy is None or envoy.metrics == "none":
-            return [state]
-        kind = ReferenceCounters if envoy.metrics == "reference" else DescriptorCounters
-        return [state, kind(self.envoy_service.stats, envoy.named_in_metrics)]
+        if envoy is not None and envoy.metrics != "none":
+            kind = ReferenceCounters if envoy.metrics == "reference" else DescriptorCounters
+            found.append(kind(self.envoy_service.stats, envoy.named_in_metrics))
+        return found
 
     def _changed(self, what: str, name: str | None) -> None:
         if self.snapshots is not None:

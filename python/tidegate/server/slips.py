@@ -20,8 +20,10 @@ _MOST_TEXTS = 1000
 class SlipLog:
     """A listener of decisions that logs slips, once for each, by the rules in force.
 
-    Endpoints that are paths are not looked at: behind a gateway, clients write them. Not
-    thread-safe.
+    Endpoints that are paths are not looked at: behind a gateway, clients write them. `counts` has
+    the number of decisions with a slip by attribute, ``tier`` or ``endpoint``; slips beyond the
+    first 1000 texts of one version of the rules are not counted. Any thread may read it; one
+    thread calls the listener.
     """
 
     def __init__(self, limiter: RuleLimiter, *, endpoints: bool = True) -> None:
@@ -29,7 +31,8 @@ class SlipLog:
         self._looks_at_endpoints = endpoints
         self._rules: RuleSet | None = None
         self._slips: Slips | None = None
-        self._seen: set[tuple[str, str]] = set()
+        self._seen: dict[tuple[str, str], bool] = {}  # whether each is a slip
+        self.counts = {"endpoint": 0, "tier": 0}
 
     def __call__(self, recorded: Recorded) -> None:
         rules = self._limiter.rules
@@ -40,11 +43,16 @@ class SlipLog:
             if row.is_rest:
                 continue
             if row.tier and row.tier not in rules.named_tiers:
-                self._look_at(self._slips, "tier", row.tier)
+                self._look_at(self._slips, "tier", row.tier, row.allowed + row.refused)
             if row.endpoint and row.endpoint[0] != "/" and self._looks_at_endpoints:
-                self._look_at(self._slips, "endpoint", row.endpoint)
+                self._look_at(self._slips, "endpoint", row.endpoint, row.allowed + row.refused)
 
-    def _look_at(self, slips: Slips, name: str, value: str) -> None:
-        if (name, value) not in self._seen and len(self._seen) < _MOST_TEXTS:
-            self._seen.add((name, value))
-            slips.value(name, value.encode("utf-8", "replace"))
+    def _look_at(self, slips: Slips, name: str, value: str, decisions: int) -> None:
+        is_slip = self._seen.get((name, value))
+        if is_slip is None:
+            if len(self._seen) >= _MOST_TEXTS:
+                return
+            is_slip = slips.value(name, value.encode("utf-8", "replace"))
+            self._seen[name, value] = is_slip
+        if is_slip:
+            self.counts[name] += decisions

@@ -13,6 +13,7 @@ from admin_client import Clock, add_api_rule
 from dashboard_client import HOSTILE, DashboardService, row
 from tidegate import __version__
 from tidegate.rules.file import RuleFile
+from tidegate.server.dashboard.charts import line_chart
 from tidegate.server.dashboard.live import seconds_of
 from tidegate.server.state import ServiceState
 
@@ -286,6 +287,30 @@ def test_the_second_that_has_not_ended_is_not_drawn(dashboard: DashboardService)
     for part in (0.0, 0.3, 0.999):
         allowed = [each.allowed for each in seconds_of(dashboard.recent, now + part)]
         assert (len(allowed), allowed[-4:]) == (300, [0, 7, 7, 7])
+
+
+def test_the_time_before_the_start_is_not_drawn_as_without_requests(
+    dashboard: DashboardService,
+) -> None:
+    dashboard.record(row("42", allowed=7), ago=2.0)
+    now = dashboard.clock().timestamp() + 0.5
+
+    def allowed(started: float) -> list[int]:
+        return [each.allowed for each in seconds_of(dashboard.recent, now, started)]
+
+    assert allowed(now - 4) == [0, 0, 7, 0]
+    assert allowed(now - 0.2) == []
+    for long_ago in (now - 1000, now + 60):  # the latter after the clock went back
+        assert (len(allowed(long_ago)), sum(allowed(long_ago))) == (300, 7)
+
+
+def test_a_chart_of_a_short_past_begins_where_that_begins() -> None:
+    short = line_chart([2, 4], [0, 2], "a chart", 5).svg
+    assert 'class="allowed-line" points="450.0,80.0 600.0,0.0"' in short
+    assert 'class="refused-area" points="450.0,160 450.0,160.0 600.0,80.0 600,160"' in short
+    none = line_chart([], [], "a chart", 5)
+    assert none.is_empty
+    assert 'class="allowed-line" points=""' in none.svg
 
 
 def test_a_caller_links_to_the_requests_that_were_refused_most(

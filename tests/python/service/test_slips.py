@@ -49,9 +49,13 @@ def test_the_log_of_a_service_names_what_rest_callers_gave(
             answer = httpx.post(f"http://{host}:{port}/v1/ratelimit/check", json=asked, timeout=60)
             assert answer.status_code == 200, answer.text
             service.recording.take()
+        assert service.admin_address is not None
+        metrics = httpx.get(f"http://{host}:{service.admin_address[1]}/metrics", timeout=60).text
     finally:
         service.stop()
     assert said(caplog) == ["tier 'Premium'", "endpoint 'login'"]
+    assert 'tidegate_slips_total{attribute="tier"} 2.0' in metrics
+    assert 'tidegate_slips_total{attribute="endpoint"} 2.0' in metrics
 
 
 def test_each_is_said_once_for_each_version_of_the_rules(caplog: pytest.LogCaptureFixture) -> None:
@@ -63,6 +67,21 @@ def test_each_is_said_once_for_each_version_of_the_rules(caplog: pytest.LogCaptu
     limiter.use(RuleSet(RULES))
     listener(Recorded(1.0, [row(None, "premium ")]))
     assert said(caplog) == ["tier 'premium '", "endpoint 'login'", "tier 'premium '"]
+
+
+def test_all_decisions_on_a_slip_are_counted() -> None:
+    limiter = tg.Limiter(rules=RuleSet(RULES))
+    listener = SlipLog(limiter)
+    good = Row("u", "/login", "premium", None, None, 50, 5, 0, 0, 1)
+    slip = Row("u", "/login", "Premium", None, None, 3, 4, 0, 0, 1)
+    for _ in range(2):
+        listener(Recorded(1.0, [good, slip, row("login", None), row("login", None)]))
+    assert listener.counts == {"tier": 14, "endpoint": 4}
+    limiter.use(RuleSet({"rules": [{"id": "a", "by": "user", "limits": {"Premium": "9/hour"}}]}))
+    listener(Recorded(1.0, [slip]))
+    assert listener.counts == {"tier": 14, "endpoint": 4}, "the tier is right now"
+    listener(Recorded(1.0, [row(None, f"Premium {' ' * i}") for i in range(1100)]))
+    assert listener.counts["tier"] == 14 + 1000, "of so many texts the first are looked at"
 
 
 def test_what_is_right_and_what_clients_write_is_not_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -27,15 +27,24 @@ class Chart(NamedTuple):
     is_empty: bool
 
 
-def line_chart(allowed: Sequence[int], refused: Sequence[int], label: str) -> Chart:
-    """Draws allowed requests as a line and refused ones as a filled area."""
+def line_chart(allowed: Sequence[int], refused: Sequence[int], label: str, length: int) -> Chart:
+    """Draws allowed requests as a line and refused ones as a filled area.
+
+    The values are the latest of `length`; before them, nothing is drawn.
+    """
     top = _round_top(max([*allowed, *refused], default=0))
-    points = [_points(values, top) for values in (allowed, refused)]
+    points = [_points(values, top, length) for values in (allowed, refused)]
     body = Markup(
-        '<polygon class="refused-area" points="0,{h} {refused} {w},{h}"/>'
+        '<polygon class="refused-area" points="{first},{h} {refused} {w},{h}"/>'
         '<polyline class="refused-line" points="{refused}"/>'
         '<polyline class="allowed-line" points="{allowed}"/>'
-    ).format(h=HEIGHT, w=WIDTH, allowed=points[0], refused=points[1])
+    ).format(
+        h=HEIGHT,
+        w=WIDTH,
+        first=points[1].partition(",")[0] or WIDTH,
+        allowed=points[0],
+        refused=points[1],
+    )
     return Chart(_svg(body, label), top, not any(allowed) and not any(refused))
 
 
@@ -68,11 +77,11 @@ def _svg(body: Markup, label: str) -> Markup:
     ).format(label=label, w=WIDTH, h=HEIGHT, half=HEIGHT / 2, base=HEIGHT - 0.5, body=body)
 
 
-def _points(values: Sequence[int], top: int) -> str:
-    last = max(1, len(values) - 1)
+def _points(values: Sequence[int], top: int, length: int) -> str:
+    last = max(1, length - 1)
     return " ".join(
         f"{WIDTH * i / last:.1f},{HEIGHT - HEIGHT * value / top:.1f}"
-        for i, value in enumerate(values)
+        for i, value in enumerate(values, length - len(values))
     )
 
 

@@ -46,10 +46,12 @@ class Caller(NamedTuple):
     """The rules that refused, the one that refused most first."""
 
 
-def seconds_of(recent: list[Recorded], now: float) -> list[Second]:
+def seconds_of(recent: list[Recorded], now: float, since: float = 0.0) -> list[Second]:
     """Returns a Second for each second of the last five minutes, the earliest first.
 
-    The last is the one before that of `now`, whose decisions may not have been taken yet.
+    The last is the one before that of `now`, whose decisions may not have been taken yet. Of the
+    seconds before `since`, when recording began, nothing is known, and they are left out; a
+    `since` after `now`, of a clock that went back, is ignored.
     """
     last = math.floor(now) - 1
     sums = [[0, 0, 0, 0] for _ in range(SECONDS)]
@@ -62,7 +64,8 @@ def seconds_of(recent: list[Recorded], now: float) -> list[Second]:
             sums[i][1] += row.refused
             sums[i][2] += row.degraded
             sums[i][3] += row.refused_in_shadow
-    return [Second(*each) for each in sums]
+    known = SECONDS if since > now else min(SECONDS, last - math.floor(since) + 1)
+    return [Second(*each) for each in sums[SECONDS - known :]]
 
 
 def slices_of(seconds: list[Second], length: int = 10) -> list[Slice]:

@@ -83,11 +83,13 @@ def sign_out(visit: Visit) -> Response:
 
 def _now_values(visit: Visit) -> dict[str, Any]:
     dashboard = visit.dashboard
-    seconds = live.seconds_of(dashboard.recent(), dashboard.clock())
+    started = dashboard.state.started
+    seconds = live.seconds_of(dashboard.recent(), dashboard.clock(), started)
     allowed, refused = ([each[i] for each in seconds] for i in (0, 1))
     label = (
         f"Decisions per second of the last five minutes: {sum(allowed)} allowed, "
-        f"{sum(refused)} refused, at most {max(allowed)} and {max(refused)} in one second"
+        f"{sum(refused)} refused, at most {max(allowed, default=0)} and "
+        f"{max(refused, default=0)} in one second"
     )
     stats = dashboard.admin.limiter.stats()
     counters = dashboard.counters()
@@ -98,7 +100,7 @@ def _now_values(visit: Visit) -> dict[str, Any]:
         )
     return {
         "at": dt.datetime.fromtimestamp(dashboard.clock(), dt.timezone.utc),
-        "chart": line_chart(allowed, refused, label),
+        "chart": line_chart(allowed, refused, label, live.SECONDS),
         "slices": live.slices_of(seconds),
         "allowed": sum(allowed),
         "refused": sum(refused),
@@ -106,7 +108,7 @@ def _now_values(visit: Visit) -> dict[str, Any]:
         "in_shadow": sum(each.in_shadow for each in seconds),
         "storage_problem": dashboard.ping(),
         "version": dashboard.state.version,
-        "started": dt.datetime.fromtimestamp(dashboard.state.started, dt.timezone.utc),
+        "started": dt.datetime.fromtimestamp(started, dt.timezone.utc),
         "configurations": [
             (each, dt.datetime.fromtimestamp(each.since, dt.timezone.utc))
             for each in dashboard.state.configurations()
