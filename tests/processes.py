@@ -17,7 +17,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
+
+from polling import eventually
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -25,6 +27,15 @@ _PR_SET_CHILD_SUBREAPER = 36
 def start(command: Sequence[str | os.PathLike[str]], **options: Any) -> subprocess.Popen[Any]:
     """As subprocess.Popen, in a process group of its own, which stop() ends."""
     return subprocess.Popen(command, start_new_session=True, **options)
+
+
+def await_start(is_ready: Callable[[], object], seconds: float, end: Callable[[], object]) -> None:
+    """Waits until a server answers, and ends it with `end` if it does not."""
+    try:
+        eventually(is_ready, seconds, despite=OSError)
+    except BaseException:
+        end()
+        raise
 
 
 def stop(process: subprocess.Popen[Any], *, grace: float = 0) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,3 +46,13 @@ class WallClock:
         with self._page.open("r+b") as file:
             file.seek(16)
             file.write(struct.pack("q", times))
+
+
+def asked(child: subprocess.Popen[str]) -> dict[str, Any]:
+    """What a child prints, as JSON, for each line that it reads."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write("\n")
+    child.stdin.flush()
+    answer: dict[str, Any] = json.loads(child.stdout.readline())
+    return answer

@@ -3,7 +3,6 @@ their own: all users of a store agree on the time, which is the right one in the
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 import tidegate as tg
 from polling import eventually
-from wall_clock import WallClock, build_shim
+from wall_clock import WallClock, asked, build_shim
 
 YEAR = 365 * 86_400 * 10**9
 SECOND = 10**9
@@ -48,12 +47,7 @@ class Service:
         )
 
     def ask(self) -> dict[str, Any]:
-        assert self.child.stdin is not None
-        assert self.child.stdout is not None
-        self.child.stdin.write("\n")
-        self.child.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.child.stdout.readline())
-        return answer
+        return asked(self.child)
 
     def end(self) -> None:
         self.child.communicate(timeout=30)

@@ -8,6 +8,7 @@ import pickle
 import threading
 from fractions import Fraction
 from pathlib import Path
+from typing import Callable
 
 import pytest
 import tidegate as tg
@@ -227,19 +228,21 @@ def test_a_bound_that_is_none_is_refused(bound: object) -> None:
         tg.Limit("10/minute", max_debt=bound)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("charge", [tg.Limiter.charge, tg.Limiter.charge_up_to])
 @pytest.mark.parametrize("cost", [0, -1, 1.5, True, None, "3"])
-def test_what_is_no_cost_charges_nothing(cost: object) -> None:
+def test_what_is_no_cost_charges_nothing(cost: object, charge: Callable[..., object]) -> None:
     limiter = tg.Limiter("10/minute")
     with pytest.raises(tg.ConfigurationError, match="expected"):
-        limiter.charge("k", cost)  # type: ignore[arg-type]
+        charge(limiter, "k", cost)
     assert limiter.peek("k").remaining == 10
 
 
-def test_a_closed_limiter_says_so() -> None:
+@pytest.mark.parametrize("charge", [tg.Limiter.charge, tg.Limiter.charge_up_to])
+def test_a_closed_limiter_says_so(charge: Callable[..., object]) -> None:
     limiter = tg.Limiter("10/minute")
     limiter.close()
     with pytest.raises(tg.LimiterClosedError):
-        limiter.charge("k", 1)
+        charge(limiter, "k", 1)
 
 
 def test_the_model_refuses_what_a_limiter_refuses() -> None:

@@ -24,7 +24,6 @@ from typing import Any
 import processes
 import pytest
 import yaml
-from polling import eventually
 from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,11 +137,7 @@ class Envoy:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        try:
-            eventually(self._is_ready, 60, despite=OSError)
-        except BaseException:
-            self.close()
-            raise
+        processes.await_start(self._is_ready, 60, self.close)
 
     def _is_ready(self) -> bool:
         assert self.process.poll() is None, self._log.read_text()

@@ -41,6 +41,17 @@ def warm(limiter: tg.Limiter, key: str = "k", held: int = 20) -> int:
     return spent
 
 
+def check_cold_keys_take_one_command(server: RedisServer, limiter: tg.Limiter, count: int) -> None:
+    """Calls for keys without a lease cost what they cost without leases."""
+    assert limiter.allow("first")  # after which the server has the script
+    before = server.calls()
+    for i in range(count):
+        assert limiter.allow(f"user:{i}")
+    after = server.calls()
+    assert after["evalsha"] - before.get("evalsha", 0) == count
+    assert after["eval"] == before["eval"], "the same script as without leases"
+
+
 def check_script_and_core_alike(nodes: Sequence[tg.Limiter], seed: str, charge: int) -> None:
     """Makes all kinds of calls; a script that leases differently from the core is an error."""
     chance = random.Random(seed)

@@ -58,3 +58,12 @@ class Direct:
         decision = self.local.peek(key)
         assert decision.degraded
         return share - decision.remaining
+
+
+def by_line(
+    server: RedisServer, proxy: Proxy, clock: tg.ManualClock, limit: tg.Limit | str
+) -> tuple[Line, tg.Limiter, Direct]:
+    """A line, a limiter at its end, and what is counted of its limit."""
+    line = Line(proxy, clock)
+    limiter = tg.Limiter(limit, storage=line.storage, clock=clock)
+    return line, limiter, Direct(server, line, clock, limit=limit)

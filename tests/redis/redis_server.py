@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 
 import processes
-from polling import eventually
 from ports import free_port
 
 # Long beyond any call that succeeds: a loaded machine must not fail a test.
@@ -60,11 +59,7 @@ class RedisServer:
             stderr=subprocess.DEVNULL,
             env=self.environment,
         )
-        try:
-            eventually(self._accepts, 20, despite=OSError)
-        except BaseException:
-            self.kill()
-            raise
+        processes.await_start(self._accepts, 20, self.kill)
 
     def _accepts(self) -> bool:
         assert self.process is not None

@@ -17,7 +17,13 @@ import numpy as np
 import processes
 import pytest
 import tidegate as tg
-from lease_calls import check_script_and_core_alike, most_over, scripts, warm
+from lease_calls import (
+    check_cold_keys_take_one_command,
+    check_script_and_core_alike,
+    most_over,
+    scripts,
+    warm,
+)
 from polling import eventually
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
@@ -96,14 +102,7 @@ def test_many_hits_ask_only_for_keys_without_a_lease(server: RedisServer) -> Non
 
 
 def test_a_cold_key_costs_what_it_costs_without_leases(server: RedisServer) -> None:
-    limiter = node(server)
-    assert limiter.allow("first")  # after which the server has the script
-    before = server.calls()
-    for i in range(200):
-        assert limiter.allow(f"user:{i}")
-    after = server.calls()
-    assert after["evalsha"] - before.get("evalsha", 0) == 200
-    assert after["eval"] == before["eval"], "the same script as without leases"
+    check_cold_keys_take_one_command(server, node(server), 200)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import tidegate as tg
-from lease_calls import scripts, warm
+from lease_calls import check_cold_keys_take_one_command, scripts, warm
 from polling import eventually
 from redis_server import PATIENT, RedisServer
 from tidegate.rules import RuleSet
@@ -59,14 +59,7 @@ def test_a_plan_is_leased_by_all_kinds_of_calls(server: RedisServer) -> None:
 
 
 def test_a_cold_plan_costs_what_it_costs_without_leases(server: RedisServer) -> None:
-    limiter = node(server, SMALL, LARGE)
-    assert limiter.allow("first")
-    before = server.calls()
-    for i in range(100):
-        assert limiter.allow(f"user:{i}")
-    after = server.calls()
-    assert after["evalsha"] - before.get("evalsha", 0) == 100
-    assert after["eval"] == before["eval"], "the same script as without leases"
+    check_cold_keys_take_one_command(server, node(server, SMALL, LARGE), 100)
 
 
 def test_a_plan_with_a_strict_limit_asks_once_for_each_call(server: RedisServer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tidegate as tg
-from outages import GIVEN_TIME, Direct, Line
+from outages import GIVEN_TIME, by_line
 from proxy import Proxy
 from redis_server import RedisServer
 
@@ -59,9 +59,7 @@ def test_leases_are_extended_where_they_were_taken(
     server: RedisServer, proxy: Proxy, clock: tg.ManualClock
 ) -> None:
     limit = tg.Limit("4/minute", algorithm="concurrency")
-    line = Line(proxy, clock)
-    limiter = tg.Limiter(limit, storage=line.storage, clock=clock)
-    direct = Direct(server, line, clock, limit=limit)
+    line, limiter, direct = by_line(server, proxy, clock, limit)
     with limiter.slot("k"):
         clock.advance(45)
         assert direct.used("k") == 1
@@ -82,8 +80,7 @@ def test_nothing_is_extended_while_redis_does_not_answer(
     server: RedisServer, proxy: Proxy, clock: tg.ManualClock
 ) -> None:
     limit = tg.Limit("4/minute", algorithm="concurrency")
-    line = Line(proxy, clock)
-    limiter = tg.Limiter(limit, storage=line.storage, clock=clock)
+    line, limiter, _direct = by_line(server, proxy, clock, limit)
     admitted = limiter.hit("k")
     assert not admitted.degraded
     line.cut()

@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 import pytest
 import tidegate as tg
-from outages import GIVEN_TIME, Direct, Line
+from outages import GIVEN_TIME, Direct, Line, by_line
 from polling import eventually, run_threads
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
@@ -197,9 +197,7 @@ def test_units_that_a_policy_let_through_are_given_back_nowhere(
 def test_a_charge_whose_reply_never_came_stays_charged(
     server: RedisServer, proxy: Proxy, clock: tg.ManualClock
 ) -> None:
-    line = Line(proxy, clock)
-    limiter = tg.Limiter("10/hour", storage=line.storage, clock=clock)
-    direct = Direct(server, line, clock, limit="10/hour")
+    line, limiter, direct = by_line(server, proxy, clock, "10/hour")
     assert not limiter.hit("k").degraded
     proxy.mode = "close"  # after the request was passed on
     lost = limiter.hit("k", 2)
@@ -216,9 +214,7 @@ def test_a_charge_whose_reply_never_came_stays_charged(
 def test_a_pickled_decision_knows_where_it_was_charged(
     server: RedisServer, proxy: Proxy, clock: tg.ManualClock
 ) -> None:
-    line = Line(proxy, clock)
-    limiter = tg.Limiter("10/hour", storage=line.storage, clock=clock)
-    direct = Direct(server, line, clock, limit="10/hour")
+    line, limiter, direct = by_line(server, proxy, clock, "10/hour")
     shared = limiter.hit("k", 3)
     line.cut()
     local = limiter.hit("k", 4)
@@ -236,9 +232,7 @@ def test_a_slot_is_left_where_it_was_entered(
     server: RedisServer, proxy: Proxy, clock: tg.ManualClock, is_async: bool
 ) -> None:
     limit = tg.Limit("4/hour", algorithm="concurrency")
-    line = Line(proxy, clock)
-    limiter = tg.Limiter(limit, storage=line.storage, clock=clock)
-    direct = Direct(server, line, clock, limit=limit)
+    line, limiter, direct = by_line(server, proxy, clock, limit)
 
     async def main() -> None:
         slot = limiter.slot("k")

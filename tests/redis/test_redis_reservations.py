@@ -123,13 +123,17 @@ def test_a_key_without_a_reservation_has_one_value_in_redis(server: RedisServer)
     assert len(ask(server, "KEYS", "*")) == 1
 
 
+def by_proxy_and_direct(server: RedisServer, proxy: Proxy) -> tuple[tg.Limiter, tg.Limiter]:
+    """Two limiters that share their keys, of which one may lose replies."""
+    uri = f"redis://127.0.0.1:{proxy.port}/0?{PATIENT}&breaker_failures=1000"
+    return tg.Limiter(LONG, storage=uri), tg.Limiter(LONG, storage=server.uri(PATIENT))
+
+
 @pytest.mark.parametrize("mode", ["reset", "close", "half-close"])
 def test_a_lost_reply_loses_and_doubles_no_unit(
     server: RedisServer, proxy: Proxy, mode: str
 ) -> None:
-    uri = f"redis://127.0.0.1:{proxy.port}/0?{PATIENT}&breaker_failures=1000"
-    limiter = tg.Limiter(LONG, storage=uri)
-    direct = tg.Limiter(LONG, storage=server.uri(PATIENT))
+    limiter, direct = by_proxy_and_direct(server, proxy)
     used = 0
     for number, actual in enumerate((0, 40, 100, 250)):
         reservation = limiter.reserve("k", 100, ttl=600)
@@ -146,9 +150,7 @@ def test_a_lost_reply_loses_and_doubles_no_unit(
 def test_leaving_after_a_lost_reply_settles_at_what_was_committed(
     server: RedisServer, proxy: Proxy
 ) -> None:
-    uri = f"redis://127.0.0.1:{proxy.port}/0?{PATIENT}&breaker_failures=1000"
-    limiter = tg.Limiter(LONG, storage=uri)
-    direct = tg.Limiter(LONG, storage=server.uri(PATIENT))
+    limiter, direct = by_proxy_and_direct(server, proxy)
     with limiter.reserve("k", 100, ttl=600) as reservation:
         proxy.mode = "reset"
         assert reservation.commit(30).degraded
@@ -161,9 +163,7 @@ def test_leaving_after_a_lost_reply_settles_at_what_was_committed(
 def test_a_lost_reply_to_an_extension_is_found_by_the_commit(
     server: RedisServer, proxy: Proxy
 ) -> None:
-    uri = f"redis://127.0.0.1:{proxy.port}/0?{PATIENT}&breaker_failures=1000"
-    limiter = tg.Limiter(LONG, storage=uri)
-    direct = tg.Limiter(LONG, storage=server.uri(PATIENT))
+    limiter, direct = by_proxy_and_direct(server, proxy)
     reservation = limiter.reserve("k", 100, ttl=600)
     proxy.mode = "reset"
     assert reservation.extend(50).degraded

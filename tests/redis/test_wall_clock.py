@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from redis_server import RedisServer
-from wall_clock import WallClock, build_shim
+from wall_clock import WallClock, asked, build_shim
 
 pytestmark = pytest.mark.alone
 
@@ -94,12 +93,7 @@ class Load:
 
     def report(self) -> dict[str, Any]:
         """What the child found once all workers went on, or some did not for ten seconds."""
-        assert self.child.stdin is not None
-        assert self.child.stdout is not None
-        self.child.stdin.write("\n")
-        self.child.stdin.flush()
-        found: dict[str, Any] = json.loads(self.child.stdout.readline())
-        return found
+        return asked(self.child)
 
     def kill(self) -> None:
         self.child.kill()

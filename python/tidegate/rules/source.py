@@ -12,6 +12,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Generic, NamedTuple, Protocol, TypeVar
 
+from tidegate.limiter.ending import end_threads
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.rules.advice import say
 from tidegate.rules.document import Document, read_text
@@ -483,14 +484,7 @@ def _after_fork_in_child() -> None:
 
 def _stop_all() -> None:
     """Ends all threads: none may be inside of a driver when the interpreter exits."""
-    running = [source for source in list(_sources) if source._thread is not None]
-    for source in running:
-        source._stop.set()
-    until = time.monotonic() + _PATIENCE
-    for source in running:
-        thread = source._thread
-        if thread is not None:
-            thread.join(max(0.0, until - time.monotonic()))
+    end_threads(list(_sources), _PATIENCE)
 
 
 os.register_at_fork(

@@ -102,11 +102,7 @@ class Nginx:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        try:
-            eventually(self._is_answering, 30, despite=OSError)
-        except BaseException:
-            self.stop()
-            raise
+        processes.await_start(self._is_answering, 30, self.stop)
 
     def _is_answering(self) -> bool:
         assert self.process.poll() is None, self._log.read_text()

@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 
+from tidegate.limiter.ending import end_threads
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, LimiterClosedError
 from tidegate.limiter.load.measures import SystemLoad
 from tidegate.limiter.load.steps import FactorSteps
@@ -227,14 +228,7 @@ def _after_fork() -> None:
 
 def _stop_all() -> None:
     """No thread may be inside of a measurement when the interpreter goes."""
-    running = [shedding for shedding in list(_all) if shedding._thread is not None]
-    for shedding in running:
-        shedding._stop.set()
-    until = time.monotonic() + _PATIENCE
-    for shedding in running:
-        thread = shedding._thread
-        if thread is not None:
-            thread.join(max(0.0, until - time.monotonic()))
+    end_threads(list(_all), _PATIENCE)
 
 
 os.register_at_fork(after_in_child=_after_fork)
