@@ -64,4 +64,6 @@ PYTHON
 venv/bin/tidegate version
 cd ../..
 "$python" scripts/try-readme.py "$wheel"
+name=$(basename "$wheel")
+"$python" scripts/bill_of_materials.py "$wheel" build/sources >"wheelhouse/${name%.whl}.cdx.json"
 echo "$wheel works"
