@@ -470,7 +470,7 @@ def system_now_ns() -> int:
     """Returns limiters' system clock in ns: Unix time at the start, continued monotonically."""
 
 def peer_of(request: Any, /) -> str | None:
-    """Returns the address of an ASGI request's connection if it is ASCII without a colon."""
+    """Returns the address that a request's connection came from if it is ASCII without a colon."""
 
 def add_attributes(request: Any, attributes: _Attributes, /) -> bool:
     """Sets endpoint, method and ip of a plain ASGI request where missing; False for others."""

@@ -13,6 +13,8 @@ namespace py = pybind11;
 struct Names {
   PyObject* const client = Interned("client");
   PyObject* const request_scope = Interned("scope");
+  PyObject* const environ = Interned("environ");
+  PyObject* const remote_address = Interned("REMOTE_ADDR");
   PyObject* const type = Interned("type");
   PyObject* const path = Interned("path");
   PyObject* const root_path = Interned("root_path");
@@ -48,13 +50,27 @@ PyObject* ScopeOf(PyObject* request) {
   return nullptr;
 }
 
-// The address that the connection of `scope` came from, borrowed; null if it is not plain text.
-PyObject* HostOf(PyObject* scope) {
-  PyObject* const client = PyDict_GetItemWithError(scope, names->client);
+// As ScopeOf(), or else the WSGI environ of a framework's request.
+PyObject* SourceOf(PyObject* request) {
+  PyObject* const scope = ScopeOf(request);
+  if (scope != nullptr) return scope;
+  PyObject* const environ = PyObject_GetAttr(request, names->environ);
+  if (environ != nullptr && PyDict_CheckExact(environ)) return environ;
+  PyErr_Clear();
+  Py_XDECREF(environ);
+  return nullptr;
+}
+
+// The address that the connection of a scope or an environ came from, borrowed; null if it is not
+// plain text.
+PyObject* HostOf(PyObject* source) {
+  PyObject* const client = PyDict_GetItemWithError(source, names->client);
   PyObject* host = nullptr;
-  if (client != nullptr && PyTuple_Check(client) && PyTuple_GET_SIZE(client) > 0) {
+  if (client == nullptr || client == Py_None) {
+    host = PyDict_GetItemWithError(source, names->remote_address);
+  } else if (PyTuple_Check(client) && PyTuple_GET_SIZE(client) > 0) {
     host = PyTuple_GET_ITEM(client, 0);
-  } else if (client != nullptr && PyList_Check(client) && PyList_GET_SIZE(client) > 0) {
+  } else if (PyList_Check(client) && PyList_GET_SIZE(client) > 0) {
     host = PyList_GET_ITEM(client, 0);
   }
   const bool is_plain = host != nullptr && PyUnicode_CheckExact(host) &&
@@ -65,15 +81,15 @@ PyObject* HostOf(PyObject* scope) {
 }  // namespace
 
 PyObject* PlainPeer(PyObject* request) {
-  PyObject* const scope = ScopeOf(request);
-  if (scope == nullptr) Py_RETURN_NONE;
-  PyObject* host = HostOf(scope);
+  PyObject* const source = SourceOf(request);
+  if (source == nullptr) Py_RETURN_NONE;
+  PyObject* host = HostOf(source);
   const bool has_colon =
       host != nullptr && PyUnicode_FindChar(host, ':', 0, PyUnicode_GET_LENGTH(host), 1) != -1;
   PyErr_Clear();
   if (host == nullptr || has_colon) host = Py_None;
   Py_INCREF(host);
-  Py_DECREF(scope);
+  Py_DECREF(source);
   return host;
 }
 

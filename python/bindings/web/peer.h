@@ -11,8 +11,9 @@
 
 namespace tidegate::python {
 
-// The address of the connection in the most frequent form: in an ASGI dict, in ASCII and without
-// the colon of IPv6. Else None, and tidegate.keys.peer handles the request. A new reference.
+// The address of the connection in the most frequent form: in an ASGI scope or a WSGI environ, or
+// in that of a framework's request, in ASCII and without the colon of IPv6. Else None, and
+// tidegate.keys.peer handles the request. A new reference.
 PyObject* PlainPeer(PyObject* request);
 
 // The attributes endpoint, method and ip of a request of HTTP in the most frequent form: an ASGI

@@ -16,6 +16,7 @@ from tidegate import _core
 from tidegate.keys import peer
 from tidegate.web.execution import BLOCKING
 from tidegate.web.observers import observers
+from tidegate.web.request_access import connection_of
 from tidegate.web.request_limiter import RequestDecision, RequestLimiter
 
 
@@ -53,7 +54,16 @@ def test_the_peer_equals_that_of_keys(client, kind, remote, place):
     )  # clients without an address are logged
     (charge,) = request_limiter.check(request).charges
     assert charge.key == (peer(request) or "\0")
+    assert _core.peer_of(request) in (None, connection_of(request))
     assert request_limiter.limiter.peek(charge.key).remaining == 1
+
+
+@pytest.mark.parametrize("client", [{}, {"client": None}])
+def test_the_core_reads_the_peer_of_wsgi(client):
+    environ = {"REMOTE_ADDR": "192.0.2.1", **client}
+    assert _core.peer_of(environ) == "192.0.2.1"
+    assert _core.peer_of(SimpleNamespace(environ=environ)) == "192.0.2.1"
+    assert _core.peer_of(SimpleNamespace(environ=Dict(environ))) is None
 
 
 def test_an_invalid_scope_is_not_read():

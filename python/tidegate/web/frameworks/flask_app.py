@@ -102,18 +102,17 @@ class LimitedApp:
             return self._check_exempt(request)
         endpoint = request.endpoint
         # Requests that no route matches may name any method, so it is left out.
-        is_exempt = self._is_exempt_path(request)
+        is_exempt = self._settings.exempt_paths is not None and self._is_exempt_path(request)
         which = (endpoint, "" if endpoint is None else request.method, is_exempt)
         plan = self._plans.get(which)
         if plan is None:
             plan = self._plans[which] = self._plan(request, is_exempt)
         limits, views = plan
         rules = self._by_rules
-        is_left_out = is_exempt or self._is_left_out(endpoint)
-        has_more = (rules or self._meta) is not None and not is_left_out
-        if not has_more:
-            return self._charge(limits, views, request) if limits else None
-        return self._charge(limits, views, request, self._meta, rules)
+        has_more = rules is not None or self._meta is not None
+        if has_more and not is_exempt and not self._is_left_out(endpoint):
+            return self._charge(limits, views, request, self._meta, rules)
+        return None if limits is None else self._charge(limits, views, request)
 
     def enter(
         self, view: LimitedView, request: flask.Request
