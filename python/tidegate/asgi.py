@@ -94,8 +94,9 @@ class RateLimitMiddleware:
     mapping from names in lower case; it is the exception if the application raised, and None if
     nothing was sent, as on WebSockets. What `cost` charged too little is charged then in full, and
     owed where there is no room; what it charged too much is given back. If the function fails, the
-    charge stays. The fields of the answer show the charge made before. Rules do not correct
-    charges.
+    charge stays. The fields of the answer show the charge made before. With rules the function may
+    return a usage, such as ``{"input": 300, "output": 20}``, that they have weights for; what rules
+    count by requests stays as it is.
 
     `retry_jitter` keeps clients that were refused together from returning together: for each
     refusal, a random time of up to that many seconds is added to Retry-After, to the `t` of

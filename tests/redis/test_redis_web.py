@@ -12,6 +12,7 @@ import pytest
 import tidegate as tg
 from polling import eventually_async
 from redis_server import PATIENT, RedisServer
+from tidegate import asgi
 from tidegate.keys import peer
 from tidegate.web.execution import BLOCKING
 from tidegate.web.request_limiter import RequestLimiter
@@ -133,6 +134,50 @@ def test_a_plan_waits_for_requests_and_places_of_redis(server: RedisServer) -> N
     asyncio.run(main())
     assert requests.peek("u").remaining == 4
     assert places.peek("m").allowed
+
+
+def test_middleware_settles_in_redis_what_rules_charged(server: RedisServer) -> None:
+    rules = {
+        "rules": [
+            {"id": "tokens", "by": "ip", "limit": "100/hour"},
+            {"id": "requests", "by": "ip", "limit": "10/hour", "counts": "requests"},
+        ],
+        "costs": [{"endpoint": "/**", "cost": {"estimate": 30, "usage": {"output": 5}}}],
+    }
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    middleware = asgi.RateLimitMiddleware(
+        application,
+        rules=tg.RuleSet(rules),
+        storage=server.uri(PATIENT),
+        cost_after=lambda scope, answer: {"output": 14},
+    )
+
+    def remaining() -> dict[str | None, int]:
+        found = middleware.limiter.peek(ip="192.0.2.1", endpoint="/x")
+        return {each.rule: each.remaining for each in found.outcomes}
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/x",
+        "headers": [],
+        "client": ("192.0.2.1", 1),
+    }
+
+    async def ask() -> None:
+        async def ignore(message: Any) -> None:
+            pass
+
+        await middleware(scope, ignore, ignore)
+
+    asyncio.run(ask())
+    assert remaining() == {"tokens": 30, "requests": 9}
+    with middleware.limiter:
+        pass
 
 
 ASKING = """

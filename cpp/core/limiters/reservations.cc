@@ -127,6 +127,25 @@ std::optional<Decision> Plan::SubmitReserved(Op op, Keys keys, Costs costs,
   });
 }
 
+Reservation RuleLimiter::ReservationOf(const Request& request, int64_t cost, const Decision& hit,
+                                       absl::Span<const Decision> outcomes) const {
+  Charged charged;
+  ChargesOf(&hit, request, cost, &charged);
+  Reservation reservation;
+  reservation.admitted_ns = hit.at_ns;
+  reservation.unrecorded = true;
+  for (size_t i = 0; i < charged.charges.size(); ++i) {
+    const bool is_settled_later =
+        i < outcomes.size() && outcomes[i].allowed && hit.charged_in(i) == ChargedIn::kStore &&
+        charged.charges[i].limit->limit.algorithm() != Algorithm::kConcurrency;
+    reservation.parts.push_back(
+        is_settled_later
+            ? Reservation::Part{charged.charges[i].cost, hit.at_ns + outcomes[i].reset_after_ns}
+            : Reservation::Part{Reservation::kNone});
+  }
+  return reservation;
+}
+
 std::vector<std::string> RuleLimiter::CountsOf(const Request& request, int64_t at_ns) const {
   Charged charged;
   Charges(request, 1, 1, at_ns, Load::kNone, &charged);

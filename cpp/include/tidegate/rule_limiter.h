@@ -99,6 +99,11 @@ class RuleLimiter {
   // Has the leases of these places end a period from now; see Limiter::Extend().
   virtual std::optional<Decision> Extend(const Request& request, int64_t cost,
                                          const Decision& hit) const;
+  // What the check of `hit`, which passed and had these outcomes, has charged to such a request, as
+  // a reservation without a record that its caller settles once. The places of concurrency limits
+  // are no part of it, nor what load added to the cost.
+  Reservation ReservationOf(const Request& request, int64_t cost, const Decision& hit,
+                            absl::Span<const Decision> outcomes) const;
   // Like Limiter::SubmitReserved(), by the rules that apply to `request` when it is reserved. Rules
   // that count requests reserve one; settling leaves that, and raising adds none. Without a cost,
   // kSettle gives all back. An error if a limit that applies cannot be reserved. With

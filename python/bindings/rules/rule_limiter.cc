@@ -358,6 +358,24 @@ py::object Reserved(const py::object& self, int op_number, const py::dict& attri
   return answer;
 }
 
+// When the check of a decision was made, and what it has charged to each limit: units, and until
+// when they count.
+py::tuple ChargedBy(const py::object& self, const py::dict& attributes,
+                    const py::object& decision) {
+  const Decision* const hit = DecisionOrNone(decision.ptr());
+  if (hit == nullptr) throw py::type_error("the decision is None; expected a Decision");
+  const py::object bound = RulesOf(Checked(self.ptr()), decision);
+  Asked asked(bound.cast<BoundRules&>());
+  asked.ReadAll(attributes);
+  const Reservation reservation = bound.cast<BoundRules&>().limiter().ReservationOf(
+      asked.request(), asked.cost(), *hit, OutcomesOf(decision.ptr()));
+  py::list parts;
+  for (const Reservation::Part& part : reservation.parts) {
+    parts.append(py::make_tuple(part.units, part.until_ns));
+  }
+  return py::make_tuple(reservation.admitted_ns, std::move(parts));
+}
+
 // What the request's keys have of the quotas that apply to it: the name and the count of each
 // quota, and its TupleOf().
 py::list Quotas(const py::object& self, const py::dict& attributes) {
@@ -512,6 +530,7 @@ void RegisterRuleLimiter(py::module_& m) {
            py::arg("loop"), py::arg("channel"))
       .def("_call_reserved", &Reserved, py::arg("op"), py::arg("attributes"), py::arg("units"),
            py::arg("reservation"), py::arg("decision"), py::arg("loop"), py::arg("channel"))
+      .def("_charged_by", &ChargedBy, py::arg("attributes"), py::arg("decision"))
       .def("_explain", &Explain, py::arg("attributes"))
       .def("_quotas", &Quotas, py::arg("attributes"))
       .def("_top_up", &TopUp, py::arg("attributes"), py::arg("quota"), py::arg("units"),

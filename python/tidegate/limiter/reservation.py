@@ -286,12 +286,14 @@ class Reservation(_core.LiveReservation):
             self._is_of_hit,
         )
 
-    def _take_over_hit(self, decision: Decision, first: int, count: int, units: int) -> None:
-        """Takes over what the hit of `decision` has charged to `count` limits from `first` on."""
-        self.decision = decision._from_limit(first)
+    def _take_over_hit(
+        self, decision: Decision, charged: tuple[int, list[tuple[int, int]]], units: int
+    ) -> None:
+        """Takes over what the hit of `decision` has charged, and when."""
+        self.decision = decision
         self._is_of_hit = True
-        self._admitted_ns, parts = _core.charged_by(decision, first, count, units)
-        self._parts = tuple(parts)
+        self._admitted_ns = charged[0]
+        self._parts = tuple(charged[1])
         if self.decision._charged_in != "store":
             self._is_local = True
             self._units = units

@@ -115,7 +115,8 @@ class ReservesByKey(Reserves):
         if live is not None:
             return live
         reservation = Reservation(self, key, os.urandom(16), on_exit="keep")
-        reservation._take_over_hit(decision, first, len(self._limits), units)
+        charged = _core.charged_by(decision, first, len(self._limits), units)
+        reservation._take_over_hit(decision._from_limit(first), charged, units)
         return reservation
 
     def _reserved(

@@ -109,21 +109,11 @@ class Charge:
 
         Returns the state of the limits afterwards; None if nothing was corrected.
         """
-        hooks = self.hooks
-        if hooks.cost_after is None or self.is_undone:
+        if self.hooks.cost_after is None or self.is_undone:
             return None
-        try:
-            cost = await execution.resolve(hooks.cost_after(request, response))
-        except Exception as exc:
-            hooks.log_throttled("cost_after raised; the charge stays", exc=exc)
-            return None
-        if not isinstance(cost, int) or isinstance(cost, bool) or cost < 0:
-            hooks.log_throttled(
-                "cost_after returned %.50r; expected an int from 0 up; the charge stays", cost
-            )
-            return None
+        cost = await self.hooks.actual_cost(request, response, execution)
         reservation, self._reservation = self._reservation, None
-        if reservation is None or cost == self.cost:
+        if cost is None or reservation is None or cost == self.cost:
             return None
         return await execution.commit(reservation, cost)
 

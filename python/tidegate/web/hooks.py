@@ -6,7 +6,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -121,6 +121,26 @@ class Hooks:
             "the cost function returned %.50r; expected an int from 1 up; 1 is charged", cost
         )
         return 1
+
+    async def actual_cost(
+        self, request: Any, response: Any, execution: Execution, *, takes_usage: bool = False
+    ) -> Any:
+        """Returns what cost_after returns for the response: an int from 0 up, or with `takes_usage`
+        a mapping of fields too; None if it fails."""
+        assert self.cost_after is not None
+        try:
+            cost = await execution.resolve(self.cost_after(request, response))
+        except Exception as exc:
+            self.log_throttled("cost_after raised; the charge stays", exc=exc)
+            return None
+        is_cost = isinstance(cost, int) and not isinstance(cost, bool) and cost >= 0
+        if is_cost or (takes_usage and isinstance(cost, Mapping)):
+            return cost
+        expected = "an int from 0 up, or a usage" if takes_usage else "an int from 0 up"
+        self.log_throttled(
+            f"cost_after returned %.50r; expected {expected}; the charge stays", cost
+        )
+        return None
 
     def extra_wait(self, refusal: Decision) -> float:
         """Returns the seconds that a refused client is asked to wait beyond its limit's wait."""

@@ -106,8 +106,9 @@ class RequestDecision(_core.RequestDecision):
         )
 
     def hold(self) -> None:
-        """Keeps the places that the request has taken of concurrency limits until leave()."""
-        if self.limits.lease_ns:
+        """Keeps the places that the request has taken of concurrency limits until leave(), and
+        what its cost is settled by."""
+        if self.limits.lease_ns or self.limiter.hooks.cost_after is not None:
             for charge in self.charges:
                 charge.hold()
 

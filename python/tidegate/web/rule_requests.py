@@ -15,7 +15,6 @@ from tidegate._core import add_attributes
 from tidegate.keys import peer
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.rule_limiter import RuleLimiter
-from tidegate.limiter.waiting.leases import RuleLease
 from tidegate.web.addresses import address_of
 from tidegate.web.callables import check_function, check_result, wrong_result
 from tidegate.web.execution import AWAITING, Awaiting, Blocking, Execution
@@ -25,6 +24,7 @@ from tidegate.web.observers import Refusal, observers
 from tidegate.web.registry import register_rules
 from tidegate.web.request_access import connection_of, path_of, source_of
 from tidegate.web.request_limiter import Checked, RequestDecision, check_cost
+from tidegate.web.rule_charge import RuleCharge
 from tidegate.web.shadow import ShadowDecision, refused_in_shadow
 from tidegate.web.switch import switch
 
@@ -59,13 +59,14 @@ class RuleRequests:
         *,
         attributes: Mapping[str, Reader] | None = None,
         cost: int | Reader = 1,
+        cost_after: Callable[[Any, Any], Any] | None = None,
         exempt_when: Reader | None = None,
         enabled: bool = True,
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str],
         retry_jitter: float | Callable[[float], Any] = 0.0,
     ) -> None:
-        self.hooks = Hooks(on_refused=on_refused, retry_jitter=retry_jitter)
+        self.hooks = Hooks(cost_after=cost_after, on_refused=on_refused, retry_jitter=retry_jitter)
         self.limiter = limiter
         self.headers = headers = list(headers) if not isinstance(headers, str) else [headers]
         families = check_families(headers, of_rules=True)
@@ -353,9 +354,9 @@ class RuleRequests:
             plan = plans[key] = _RulePlan(self.limiter, decision, self._families, owner.hidden)
         return plan
 
-    def _charge_of(self, attributes: Attributes, cost: Any, decision: Decision) -> _RuleCharge:
+    def _charge_of(self, attributes: Attributes, cost: Any, decision: Decision) -> RuleCharge:
         plan = self._plan_of(decision)
-        return _RuleCharge(self.limiter, attributes, decision, plan.lease_ns)
+        return RuleCharge(self.hooks, self.limiter, attributes, decision, plan.lease_ns)
 
 
 def _is_awaitable(value: Any) -> bool:
@@ -427,75 +428,6 @@ class _RulePlan:
         limiter = self._limiter()
         assert limiter is not None
         return limiter
-
-
-class _RuleCharge:
-    """The charge of a request by rules."""
-
-    __slots__ = (
-        "_attributes",
-        "_decision",
-        "_lease",
-        "_lease_ns",
-        "_limiter",
-        "is_undone",
-        "key",
-    )
-
-    def __init__(
-        self, limiter: RuleLimiter, attributes: Attributes, decision: Decision, lease_ns: int
-    ) -> None:
-        self._limiter = limiter
-        self._attributes = attributes
-        self._decision = decision
-        self._lease: RuleLease | None = None
-        self._lease_ns = lease_ns
-        self.is_undone = False
-        self.key = None
-
-    def hold(self) -> None:
-        """Extends the leases of the request's places until leave()."""
-        if self.is_undone or self._lease is not None:
-            return
-        # The tier may change while the request holds its places.
-        attributes = self._limiter._with_tier(self._attributes)
-        self._attributes = attributes
-        lease = RuleLease(self._limiter, attributes, self._decision, self._lease_ns)
-        self._lease = lease
-        self._limiter._extender.hold(lease)
-
-    async def leave(self, execution: Execution) -> None:
-        """Gives the places back that hold() keeps."""
-        lease, self._lease = self._lease, None
-        decision = None if lease is None else self._limiter._extender.leave(lease)
-        if decision is not None:
-            await execution.release_rules(self._limiter, self._attributes, decision)
-
-    async def undo(self, execution: Execution) -> None:
-        """Gives the charge back, once, before the request has had any effect."""
-        if self.is_undone:
-            return
-        self.is_undone = True
-        if self._lease is not None and self._lease.decision is not self._decision:
-            await self.leave(execution)  # the refund does not find a place whose lease was extended
-        if self._lease is not None:
-            self._limiter._extender.leave(self._lease)
-            self._lease = None
-        await execution.refund_rules(self._limiter, self._attributes, self._decision)
-
-    async def standing(self, execution: Execution) -> Decision:
-        """Returns the present state of the limits, as a decision that lets the request pass."""
-        found = await execution.peek_rules(self._limiter, self._attributes)
-        # Other rules may have come into force, with limits that the response does not have.
-        is_known = found._owner is self._decision._owner and found._plan_key(
-            b""
-        ) == self._decision._plan_key(b"")
-        if not is_known:
-            return self._decision
-        return found if found.allowed else found._as_allowed()
-
-    async def settle(self, request: Any, response: Any, execution: Execution) -> None:
-        """Does nothing: only decorators correct the cost of a response."""
 
 
 def attributes_by_option(attributes: Any, name: str = "attributes") -> dict[str, Any]:

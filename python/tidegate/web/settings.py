@@ -88,7 +88,6 @@ _REPLACED_BY_RULES = {
     "limit": "expected one of them",
     "endpoint_limit": "expected a rule that counts by endpoint",
     "key": "which count by attributes; expected attributes, such as {'user': 'user'}",
-    "cost_after": "whose charges are not corrected; expected a cost",
 }
 
 

@@ -121,10 +121,6 @@ def _of_rules(
     if limit is not None:
         raise ConfigurationError(f"the limit {limit!r} was given with rules; expected one of them")
     defaults = {"key": None, "on_limit_error": "raise", "on_no_key": "address"}
-    if options.cost_after is not None:
-        raise ConfigurationError(
-            "cost_after= was given with rules, whose charges are not corrected; expected cost="
-        )
     for name, default in {**defaults, "messages": None}.items():
         if getattr(options, name, default) != default:
             raise ConfigurationError(
@@ -164,6 +160,7 @@ def rule_requests_of(
         limiter,
         attributes=options.attributes,
         cost=options.cost,
+        cost_after=options.cost_after,
         exempt_when=options.exempt_when,
         enabled=enabled,
         on_refused=options.on_refused,

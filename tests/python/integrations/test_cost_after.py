@@ -108,12 +108,61 @@ def test_the_wsgi_middleware_settles_by_the_answer_and_by_the_exception(clock):
     ]
 
 
+# --------------------------------------------------------------- rules
+
+RULES = tg.RuleSet(
+    {
+        "rules": [
+            {"id": "tokens", "by": "ip", "limit": "100/minute"},
+            {"id": "requests", "by": "ip", "limit": "10/minute", "counts": "requests"},
+            {"id": "shadowed", "by": "endpoint", "limit": "5/minute", "shadow": True},
+            {"id": "places", "by": "method", "limit": "40/minute", "algorithm": "concurrency"},
+        ],
+        "costs": [
+            {"endpoint": "/twice", "cost": 2},
+            {"endpoint": "/usage", "cost": {"estimate": 30, "usage": {"input": 1, "output": 5}}},
+        ],
+    }
+)
+
+
+def used_by_rules(limiter, path="/"):
+    outcomes = limiter.peek(ip="203.0.113.9", endpoint=path, method="GET").outcomes
+    left = {each.rule: each.limit - each.remaining + each.debt for each in outcomes}
+    assert left["places"] == 0
+    return left["tokens"], left["requests"]
+
+
 @pytest.mark.parametrize("kind", [asgi, wsgi])
-def test_rules_take_no_cost_after(kind):
-    rules = tg.RuleSet({"rules": [{"id": "r", "limit": "1/minute"}]})
-    app = application if kind is asgi else wsgi_application
-    with pytest.raises(tg.ConfigurationError, match="cost_after= was given with rules"):
-        kind.RateLimitMiddleware(app, rules=rules, cost_after=only_what_succeeds)
+@pytest.mark.parametrize(
+    ("path", "returned", "used"),
+    [
+        ("/", 4, 4),
+        ("/", 10, 10),
+        ("/", 130, 130),
+        ("/", 0, 0),
+        ("/twice", 3, 6),
+        ("/usage", 70, 70),
+        ("/usage", {"input": 10, "output": 8}, 50),
+        ("/usage", {"input": 7}, 7),
+        # What stays as it was charged.
+        ("/", {"input": 7}, 10),
+        ("/usage", {"other": 7}, 30),
+        ("/", -1, 10),
+        ("/", "4", 10),
+    ],
+)
+def test_middleware_settles_what_rules_charged(kind, path, returned, used, clock):
+    middleware = kind.RateLimitMiddleware(
+        application if kind is asgi else wsgi_application,
+        rules=RULES,
+        clock=clock,
+        cost=10 if path != "/usage" else 1,
+        cost_after=lambda request, answer: returned,
+    )
+    status = ask_asgi(middleware, path=path).status if kind is asgi else wsgi_call(middleware, path)
+    assert status == 200
+    assert used_by_rules(middleware.limiter, path) == (used, 1)
 
 
 # ---------------------------------------------------------------- FastAPI

@@ -574,13 +574,11 @@ def test_checks_find_middleware_that_is_named_twice(clock):
     assert "is 2 times in MIDDLEWARE" in found.msg
 
 
-def test_cost_after_is_refused_with_rules_and_async_under_wsgi(clock):
+def test_cost_after_is_refused_async_under_wsgi(clock):
     async def later(request, answer):
         return 1
 
-    rules = {"rules": [{"id": "r", "limit": "1/minute"}]}
     for settings_of_case, problem in (
-        ({"RULES": rules, "COST_AFTER": lambda r, a: 1}, "COST_AFTER.*with rules"),
         ({"LIMIT": "1/minute", "COST_AFTER": later}, "COST_AFTER is the async function"),
         ({"LIMIT": "1/minute", "COST_AFTER": 3}, "COST_AFTER"),
     ):

@@ -238,3 +238,21 @@ def test_check_knows_that_rules_need_the_user():
             assert "TIDEGATE['ATTRIBUTES']" in found.msg or id == "tidegate.W003"
     with override_settings(TIDEGATE=of_user, MIDDLEWARE=[AUTHENTICATION, MIDDLEWARE]):
         assert checks.run_checks(tags=["tidegate"]) == []
+
+
+def test_cost_after_settles_what_rules_charged(clock, ask):
+    def cost_after(request, answer):
+        return {"output": 3} if request.path == "/usage" else answer.status_code - 495
+
+    urls = (
+        path("usage", lambda request: HttpResponse("text")),
+        path("502", lambda request: HttpResponse(status=502)),
+        path("500", lambda request: HttpResponse(status=500)),
+    )
+    rules = {
+        "rules": [{"id": "r", "limit": "100/minute"}],
+        "costs": [{"endpoint": "/usage", "cost": {"estimate": 50, "usage": {"output": 5}}}],
+    }
+    with project(clock, urls, RULES=rules, COST_AFTER=cost_after):
+        left = [remaining(ask(each))["r"] for each in ("/usage", "/502", "/500")]
+    assert left == [85, 78, 73]
