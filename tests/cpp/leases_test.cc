@@ -331,6 +331,24 @@ TEST_F(KeeperTest, WantsNothingThatWouldArriveTooLate) {
   EXPECT_EQ(keeper_.Hit(now_ + kLease, 9), Course::kStrict);
 }
 
+TEST_F(KeeperTest, FindsOutWhenAnswersComeInTimeAgain) {
+  ASSERT_EQ(keeper_.Hit(now_, 1), Course::kAsk);
+  now_ += kLease;
+  keeper_.Hear(keeper_.Ask(now_ - kLease), now_, {});
+  // While they do not, it asks for next to nothing, and seldom: in the sixth lease again.
+  for (int question = 0; question < 10; ++question) {
+    int calls = 1;
+    for (; calls < 200 && keeper_.Hit(now_, 1) != Course::kAsk; now_ += kLease / 20) ++calls;
+    EXPECT_GE(calls, 100);
+    EXPECT_LE(calls, 121);
+    const Question asked = keeper_.Ask(now_);
+    EXPECT_EQ(asked.want, 2);
+    keeper_.Hear(asked, now_ + (question < 9 ? kLease : kMs), {});
+  }
+  ASSERT_EQ(keeper_.Hit(now_, 1), Course::kAsk);
+  EXPECT_GT(keeper_.Ask(now_).want, 10);
+}
+
 TEST(DemandTest, FollowsTheCallsOfAboutOneLease) {
   Demand demand;
   int64_t now = kStart;

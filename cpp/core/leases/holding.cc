@@ -144,6 +144,9 @@ constexpr double kLongestEnding = 0.15;
 constexpr double kFewCalls = 8;
 // Until it has more than these.
 constexpr double kManyCalls = 16;
+// While answers come too late for leases, one question in so many of them finds out whether they
+// still do.
+constexpr int64_t kFarLeases = 5;
 // Leasing fewer units than that costs more than it saves.
 constexpr double kLeastDemand = 2;
 
@@ -168,8 +171,8 @@ int64_t Keeper::Length(int64_t now_ns) const {
 }
 
 int64_t Keeper::Want(int64_t now_ns) const {
-  // A grant of a trip longer than half a lease is dead on arrival.
-  if (trip_ns_ > length_ns_ / 2) return 0;
+  // Little is lost by asking whether that is over, and nothing else would tell.
+  if (IsFar()) return now_ns < far_until_ns_ ? 0 : static_cast<int64_t>(kLeastDemand);
   double demand = demand_.InOneLease(now_ns, length_ns_);
   if (Length(now_ns) > length_ns_) demand *= 2;
   if (demand < kLeastDemand) return 0;
@@ -252,7 +255,9 @@ Question Keeper::Ask(int64_t now_ns) {
 void Keeper::Hear(const Question& question, int64_t now_ns, const Heard& heard) {
   holding_.Hear(question, heard.granted);
   const int64_t trip = std::max<int64_t>(now_ns - question.asked_ns, 0);
-  trip_ns_ = trip_ns_ == 0 ? trip : trip_ns_ + (trip - trip_ns_) / 4;
+  const bool is_near_again = IsFar() && trip <= length_ns_ / 2;
+  trip_ns_ = trip_ns_ == 0 || is_near_again ? trip : trip_ns_ + (trip - trip_ns_) / 4;
+  if (IsFar()) far_until_ns_ = now_ns + kFarLeases * length_ns_;
   SetLowWater(now_ns);
   is_full_ = heard.allowed && heard.room > heard.burst - heard.burst / 4;
   is_rich_ = heard.allowed &&
