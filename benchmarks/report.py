@@ -57,6 +57,7 @@ BENCHES = {
         Bench("redis", ("--rounds", "5")),
         Bench("leases", ("--rounds", "5")),
         Bench("lease_questions", once=True),
+        Bench("grow"),
         Bench("shm", ("--rounds", "5")),
         Bench("stall", once=True),
         Bench("asgi"),

@@ -31,6 +31,7 @@ QUESTIONS = {
     "redis": Question("Redis", "median"),
     "leases": Question("Leased Redis", "ns/call"),
     "lease_questions": Question("What leases ask of Redis"),
+    "grow": Question("What to use when you grow", "checks/s"),
     "shm": Question("Shared memory", "median"),
     "stall": Question("An event loop without its Redis"),
     "asgi": Question("A request in process", "added us"),
