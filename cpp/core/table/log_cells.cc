@@ -12,6 +12,8 @@ namespace tidegate {
 namespace {
 
 constexpr int kMaxLogTries = 1000;
+// So often a call that others overtake reads again; then it takes whatever place is free.
+constexpr int kMaxReads = 16;
 
 // The two ends in a cell, the later first. In a fresh cell w1 is no end.
 struct Pair {
@@ -31,6 +33,9 @@ CellState StateOf(const Pair& pair, const Fingerprint& cell_key) {
   return {static_cast<uint64_t>(later), static_cast<uint64_t>(earlier)};
 }
 
+// The end of a cell's pair that counts, of which one place at least is free.
+int64_t BesideIn(const Pair& pair, int64_t now_ns) { return pair.later > now_ns ? pair.later : 0; }
+
 }  // namespace
 
 Fingerprint LogCells::KeyOf(size_t cell) const {
@@ -47,7 +52,6 @@ LogCells::View LogCells::Read(int64_t now_ns) const {
   absl::InlinedVector<int64_t, 128> ends;
   View view;
   view.free = cells_;
-  const Cell* marked = nullptr;
   for (size_t i = 0; i < cells_; ++i) {
     Table::Slot slot;
     const bool found = table_.Find(KeyOf(i), &slot);
@@ -56,11 +60,17 @@ LogCells::View LogCells::Read(int64_t now_ns) const {
       if (end > now_ns) ends.push_back(end);
       view.expired = view.expired || (end > 0 && end <= now_ns);
     }
-    if (found) marked = slot.cell;
+    if (found) {
+      const Mark mark = Table::MarkIn(slot.cell->hi.load(std::memory_order_relaxed));
+      view.mark = std::max(view.mark, mark);
+      view.least = std::min(view.least, mark);
+    }
     const bool full = pair.later > now_ns && (pair.earlier > now_ns || HasOnePlace(i));
-    if (!full && view.free == cells_) view.free = i;
+    if (!full && view.free == cells_) {
+      view.free = i;
+      view.beside = BesideIn(pair, now_ns);
+    }
   }
-  if (marked != nullptr) view.mark = Table::MarkIn(marked->hi.load(std::memory_order_relaxed));
   std::sort(ends.begin(), ends.end());
   for (const int64_t end : ends) view.ring.PushBack(end, 1);
   if (!ends.empty() && ends.back() - limit_.period_ns() > now_ns) [[unlikely]] {
@@ -145,18 +155,13 @@ Decision LogCells::Charge(const Moment& moment, int64_t cost, int64_t most_debt)
     const int64_t in_room =
         std::min(decision.charged, std::max<int64_t>(0, limit_.count() - places));
     if (in_room > 0) {
-      const auto units = static_cast<uint64_t>(in_room);
-      const Mark mark = MarkOfLogAfter(view.mark, before.size(), units);
-      const int64_t end = now_ns + limit_.period_ns();
-      if (view.expired) ForEach(0, [now_ns](int64_t e) { return e > now_ns ? e : 0; });
-      if (!Take(before.empty() ? end : std::max(end, before.newest()), in_room, now_ns, view.free,
-                mark)) {
-        if (tries > 16) sched_yield();
+      int64_t end = now_ns + limit_.period_ns();
+      if (!before.empty()) end = std::max(end, before.newest());
+      if (!Add(view, before.size(), end, in_room, now_ns, tries)) {
         if (tries < kMaxLogTries) continue;
         decision.SetCharged(0);
         return decision;
       }
-      if (view.mark != 0 && view.mark != mark) Remark(mark);
     }
     if (const int64_t owed = decision.charged - in_room; owed > 0) {
       WriteDebtCode(view.ring.newest(), view.ring.debt_code(), now_ns);
@@ -205,15 +210,8 @@ Decision LogCells::Hit(const Moment& moment, int64_t cost) {
     }
     Decision decision = StepLog(limit_, &view.ring, now_ns, cost);
     if (!decision.allowed) return decision;
-    // Clear the expired ends: they would count again if the clock went back.
-    if (view.expired) ForEach(0, [now_ns](int64_t end) { return end > now_ns ? end : 0; });
-    const auto units = static_cast<uint64_t>(cost);
-    const Mark mark = MarkOfLogAfter(view.mark, view.ring.size() - units, units);
-    if (Take(view.ring.newest(), cost, now_ns, view.free, mark)) {
-      // The key's older cells must be as hard to displace as the new ones.
-      if (view.mark != 0 && view.mark != mark) Remark(mark);
-      return decision;
-    }
+    const size_t alive = view.ring.size() - static_cast<size_t>(cost);
+    if (Add(view, alive, view.ring.newest(), cost, now_ns, tries)) return decision;
     if (tries == kMaxLogTries) {
       // Calls that each want several places at once obstruct each other.
       decision = PeekLog(limit_, view.ring, now_ns, cost);
@@ -221,21 +219,39 @@ Decision LogCells::Hit(const Moment& moment, int64_t cost) {
       decision.retry_after_ns = std::max<int64_t>(decision.retry_after_ns, 1);
       return decision;
     }
-    if (tries > 16) sched_yield();
   }
 }
 
-void LogCells::Remark(Mark mark) {
+bool LogCells::Add(const View& view, size_t alive, int64_t end, int64_t cost, int64_t now_ns,
+                   int tries) {
+  // Clear the expired ends: they would count again if the clock went back.
+  if (view.expired) ForEach(0, [now_ns](int64_t e) { return e > now_ns ? e : 0; });
+  const Mark mark = MarkOfLogAfter(view.mark, alive, static_cast<uint64_t>(cost));
+  if (view.least < mark) Remark(mark);
+  const bool as_read = tries < kMaxReads;
+  if (!Take(view, end, cost, now_ns, mark, as_read)) {
+    if (!as_read) sched_yield();
+    return false;
+  }
+  if (mark < view.mark) Remark(mark, view.mark);
+  // Others may have raised the mark since this call has read it.
+  if (!as_read) Remark(Read(now_ns).mark);
+  return true;
+}
+
+void LogCells::Remark(Mark mark, Mark lowered_from) {
   for (size_t i = 0; i < cells_; ++i) {
     Table::Slot slot;
-    if (table_.Find(KeyOf(i), &slot)) Table::Remark(slot.cell, KeyOf(i), mark);
+    if (table_.Find(KeyOf(i), &slot)) Table::Remark(slot.cell, KeyOf(i), mark, lowered_from);
   }
 }
 
-bool LogCells::Take(int64_t end, int64_t cost, int64_t now_ns, size_t from, Mark mark) {
+bool LogCells::Take(const View& view, int64_t end, int64_t cost, int64_t now_ns, Mark mark,
+                    bool as_read) {
   int64_t left = cost;
-  for (size_t n = 0; n < cells_ && left > 0; ++n) {
-    const size_t i = (from + n) % cells_;
+  bool overtaken = false;
+  for (size_t n = 0; n < cells_ && left > 0 && !overtaken; ++n) {
+    const size_t i = (view.free + n) % cells_;
     const Fingerprint key = KeyOf(i);
     int64_t took = 0;
     Table::Entry entry;
@@ -244,6 +260,9 @@ bool LogCells::Take(int64_t end, int64_t cost, int64_t now_ns, size_t from, Mark
         [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
           Pair pair = PairOf(w0, w1, HasOnePlace(i));
           took = 0;
+          overtaken =
+              as_read && n == 0 && (BesideIn(pair, now_ns) != view.beside || pair.earlier > now_ns);
+          if (overtaken) return false;
           if (pair.earlier <= now_ns && !HasOnePlace(i)) {
             pair.earlier = end;
             ++took;

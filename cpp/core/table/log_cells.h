@@ -6,11 +6,16 @@
 // of the two and w1 the earlier. A place whose end is not after `now` is free. A
 // hit takes as many free places as it costs, each by a compare-and-swap of its cell; if other calls
 // were faster, it gives back what it took. Ends are unordered over the places: a decision sorts a
-// copy and uses log.h.
+// copy and uses log.h. A call takes its first place only if that place is as it was read: else
+// other calls came in between, and it reads again.
 //
 // Since w0 is the later end, the table can reclaim these cells like all others. Four cells of a key
 // share their groups in the table, so that a look at them comes down to few cache lines. All of it
 // takes O(N).
+//
+// All cells have the mark of the whole log (mark.h), so that the table never evicts some of them
+// for a key that was charged less. A call that raises it does so before its units are there, and
+// one that lowers it, a large charge, afterwards: a slow call never leaves a mark that is too low.
 //
 // A key that owes has a further cell, with the newest end that a debt has given it and the code of
 // debt.h. It is read only if an end lies more than a period ahead. A charge that goes into debt
@@ -59,14 +64,21 @@ class LogCells {
   struct View {
     InstantRing ring;      // the ends after `now`, in order
     size_t free = 0;       // the first cell that has a free place, if any has
+    int64_t beside = 0;    // the end in the other place of that cell, 0 if that is free too
     bool expired = false;  // whether some ends are not after `now`
-    Mark mark = 0;         // of a cell that the key has
+    Mark mark = 0;         // the highest of the cells that the key has
+    Mark least = 255;      // the lowest of them
   };
   View Read(int64_t now_ns) const;
-  // Takes `cost` free places, or none. New cells get this mark.
-  bool Take(int64_t end, int64_t cost, int64_t now_ns, size_t from, Mark mark);
-  // Gives all cells of the key this mark.
-  void Remark(Mark mark);
+  // Adds `cost` units that end there to the `alive` ones of `view`, or none and returns false: then
+  // the key must be read again.
+  bool Add(const View& view, size_t alive, int64_t end, int64_t cost, int64_t now_ns, int tries);
+  // Takes `cost` free places, or none. New cells get this mark. If `as_read`, the first place must
+  // be as it was in `view`.
+  bool Take(const View& view, int64_t end, int64_t cost, int64_t now_ns, Mark mark, bool as_read);
+  // Raises lower marks of the key's cells to `mark`, and lowers higher ones that are at most
+  // `lowered_from`.
+  void Remark(Mark mark, Mark lowered_from = 0);
   // Like InstantRing::Shift(); `ends` are those that count, in order.
   void Shift(const InstantRing& ends, int64_t periods, int64_t part, int64_t now_ns);
   // The cell with the code of a debt, which Read() puts into the ring.

@@ -301,11 +301,11 @@ Table::Entry Table::Put(const Fingerprint& key, const CellState& state, int64_t 
   return {.keys = 1};
 }
 
-void Table::Remark(Cell* cell, const Fingerprint& key, Mark mark) {
+void Table::Remark(Cell* cell, const Fingerprint& key, Mark mark, Mark lowered_from) {
   for (;;) {
     const Fingerprint name{key.lo, cell->hi.load(std::memory_order_acquire)};
     const Mark before = MarkIn(name.hi);
-    if (before == mark || (before > mark && mark < kRankMark) || !Holds(*cell, key)) return;
+    if (before == mark || before > std::max(mark, lowered_from) || !Holds(*cell, key)) return;
     if (ReplaceKey(cell, name, {name.lo, HighWith(name.hi, mark, name.hi)})) return;
   }
 }

@@ -182,9 +182,9 @@ class Table {
   void UpdateAt(Cell* located, const Fingerprint& key, int64_t now_ns, Manner manner, Entry& entry,
                 MarkFunction mark, StepFunction step);
 
-  // After a charge of an existing cell, raises its mark to that of the charge; the mark of a log is
-  // set as it is. Does nothing if the cell is no longer the key's.
-  static void Remark(Cell* cell, const Fingerprint& key, Mark mark);
+  // Raises the mark of a cell to `mark`, or lowers it if it is higher and at most `lowered_from`.
+  // Does nothing if the cell is no longer the key's.
+  static void Remark(Cell* cell, const Fingerprint& key, Mark mark, Mark lowered_from = 0);
   static void RemarkIfLarger(Cell* cell, const Fingerprint& key, Mark mark);
 
   // Replace() for states in registers. Limits whose states never use w1 are `one_word`, and need a
