@@ -181,6 +181,29 @@ TEST_F(LeaseTableTest, MoreKeysThanFitGiveTheirUnitsBack) {
   EXPECT_EQ(Held(), 0);
 }
 
+TEST_F(LeaseTableTest, GivesAGrantBackThatComesWhenItsKeyIsGone) {
+  const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
+  const Charge charge{"k", &bound, 1};
+  EXPECT_EQ(table_.Ask(charge, {7, 7}), nullptr) << "of the first hit";
+  const auto asking = table_.Ask(charge, {7, 7});
+  ASSERT_NE(asking, nullptr);
+  EXPECT_TRUE(table_.GiveUpAll().empty());
+  Table::Heard heard;
+  heard.granted = 5;
+  heard.now_ns = kStart;
+  heard.level.slots = {kStart + kLongestLease, kLongestLease, 5, 0};
+  table_.Hear(*asking, heard);
+  const auto given = table_.TakeGivenUp();
+  ASSERT_EQ(given.size(), 1U);
+  EXPECT_EQ(given[0]->key, "k");
+  EXPECT_FALSE(given[0]->asks);
+  const Report& report = given[0]->question.reports[0];
+  EXPECT_EQ(report.slot_ns, kStart + kLongestLease);
+  EXPECT_EQ(report.spent, 0);
+  EXPECT_EQ(report.given, 5);
+  EXPECT_EQ(Stats().wasted_units, 0);
+}
+
 TEST_F(LeaseTableTest, CountsKeysThatAreHeldAndThoseThatAreDry) {
   const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
   for (uint64_t key = 1; key <= 2; ++key) {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import signal
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -77,6 +79,25 @@ def test_several_nodes_admit_the_count_of_a_window_and_no_more(
     while alone.allow("k"):
         admitted += 1
     assert admitted == COUNT
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_grant_that_comes_while_its_node_closes_comes_back(
+    own_server: RedisServer, algorithm: Algorithm
+) -> None:
+    limit = limit_of(algorithm)
+    limiter = node(own_server, limit)
+    spent = warm(limiter)
+    own_server.signal(signal.SIGSTOP)
+    before = limiter.stats().lease_questions
+    while limiter.stats().lease_questions == before:
+        spent += limiter.allow("k")
+    closing = threading.Thread(target=limiter.close)
+    closing.start()
+    closing.join(0.1)
+    own_server.signal(signal.SIGCONT)
+    closing.join()
+    assert strict(own_server, limit).peek("k").remaining == COUNT - spent
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

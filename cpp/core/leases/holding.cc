@@ -69,14 +69,15 @@ Question Holding::Ask(int64_t now_ns, int64_t want, int64_t keep, int64_t ending
   return question;
 }
 
-void Holding::Hear(const Question& question, const Granted& granted) {
-  if (question.number != asking_) return;
+bool Holding::Hear(const Question& question, const Granted& granted) {
+  if (question.number != asking_) return false;
   asking_ = 0;
-  if (granted.tokens <= 0) return;
+  if (granted.tokens <= 0) return true;
   Lease& place = leases_[0].end_ns == 0 ? leases_[0] : leases_[1];
-  if (place.end_ns != 0) return;
+  if (place.end_ns != 0) return false;
   place = {granted.tokens, 0, question.asked_ns + granted.length_ns - granted.length_ns / 50,
            granted.slot_ns};
+  return true;
 }
 
 void Holding::Lose(const Question& question) {
@@ -252,8 +253,8 @@ Question Keeper::Ask(int64_t now_ns) {
   return question;
 }
 
-void Keeper::Hear(const Question& question, int64_t now_ns, const Heard& heard) {
-  holding_.Hear(question, heard.granted);
+bool Keeper::Hear(const Question& question, int64_t now_ns, const Heard& heard) {
+  const bool took = holding_.Hear(question, heard.granted);
   const int64_t trip = std::max<int64_t>(now_ns - question.asked_ns, 0);
   const bool is_near_again = IsFar() && trip <= length_ns_ / 2;
   trip_ns_ = trip_ns_ == 0 || is_near_again ? trip : trip_ns_ + (trip - trip_ns_) / 4;
@@ -268,7 +269,7 @@ void Keeper::Hear(const Question& question, int64_t now_ns, const Heard& heard) 
   if (!heard.allowed) {
     is_dry_ = heard.room < heard.burst / 8;
     Refuse(now_ns, heard.cost, std::max(heard.wait_ns, Scaled(quarter, random)));
-    return;
+    return took;
   }
   // As long as the centre has room to speak of, it is better to ask again than to refuse.
   is_dry_ = heard.granted.tokens < question.want / 2 && heard.room < heard.burst / 8;
@@ -278,6 +279,7 @@ void Keeper::Hear(const Question& question, int64_t now_ns, const Heard& heard) 
   } else if (heard.granted.tokens > 0) {
     Reset();
   }
+  return took;
 }
 
 void Keeper::HoldUntil(int64_t ns) {

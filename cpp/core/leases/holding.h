@@ -66,8 +66,9 @@ class Holding {
   // all units but `keep` are given back, and all of the first one if there are two, since a grant
   // needs a place.
   Question Ask(int64_t now_ns, int64_t want, int64_t keep, int64_t ending_ns);
-  // The answer to the question. Ignored if that was given up meanwhile.
-  void Hear(const Question& question, const Granted& granted);
+  // The answer to the question. Returns whether what was granted may be spent; it may not if the
+  // question was given up meanwhile.
+  bool Hear(const Question& question, const Granted& granted);
   // The question has no answer: its reports and its grant are lost.
   void Lose(const Question& question);
   // The same for whatever question is under way.
@@ -148,7 +149,8 @@ class Keeper {
     int64_t burst = 0;           // of the limit
     uint32_t random = 1u << 31;  // any number, so that nodes do not ask at one time
   };
-  void Hear(const Question& question, int64_t now_ns, const Heard& heard);
+  // Like Holding::Hear().
+  bool Hear(const Question& question, int64_t now_ns, const Heard& heard);
   void Lose(const Question& question, int64_t now_ns);
   // The last question, whose call is gone.
   void Forget() { holding_.Forget(); }

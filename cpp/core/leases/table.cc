@@ -203,20 +203,20 @@ Table::Entry* Table::Enter(Set& set, const Charge& charge, const Fingerprint& pr
 }
 
 void Table::GiveUp(Set& set, Entry& entry) {
-  TellLater(set.print_of(entry), entry, entry.keeper->GiveUp());
+  TellLater(entry.leasing, set.print_of(entry), entry.key, entry.keeper->GiveUp());
   set.print_of(entry) = {};
   entry = Entry();
 }
 
-void Table::TellLater(const Fingerprint& print, const Entry& entry,
-                      const std::array<Report, 2>& reports) {
+void Table::TellLater(std::shared_ptr<const Leasing> leasing, const Fingerprint& print,
+                      const std::string& key, const std::array<Report, 2>& reports) {
   int64_t given = 0;
   for (const Report& report : reports) given += report.given;
   if (given == 0) return;
   auto asking = std::make_shared<Asking>();
-  asking->leasing = entry.leasing;
+  asking->leasing = std::move(leasing);
   asking->print = print;
-  asking->key = entry.key;
+  asking->key = key;
   asking->question.reports = reports;
   asking->asks = false;
   given_back_.fetch_add(given, std::memory_order_relaxed);
@@ -238,7 +238,7 @@ void Table::Sweep() {
       if (entry.leasing == nullptr || !IsWindow(entry.leasing->bound.limit.algorithm())) continue;
       const Holding& holding = entry.keeper->holding();
       if (holding.asks() || holding.EndNs() == 0 || now_ns < holding.EndNs()) continue;
-      TellLater(set.print_of(entry), entry, entry.keeper->GiveUp());
+      TellLater(entry.leasing, set.print_of(entry), entry.key, entry.keeper->GiveUp());
     }
   }
 }
@@ -385,8 +385,13 @@ void Table::Hear(const Asking& asking, const Heard& heard) {
   const SetLock lock(set.lock);
   const int64_t now_ns = LeaseNowNs();
   granted_.fetch_add(heard.granted, std::memory_order_relaxed);
+  const int64_t slot_ns =
+      heard.window.has_value() ? heard.window->end_ns : heard.level.slots.end_ns;
+  const auto give_back = [&] {
+    TellLater(asking.leasing, asking.print, asking.key, {Report{slot_ns, 0, heard.granted}});
+  };
   Entry* const place = PlaceOf(set, asking.print);
-  if (place == nullptr || place->leasing != asking.leasing) return;
+  if (place == nullptr || place->leasing != asking.leasing) return give_back();
   Entry& entry = *place;
   const Terms& terms = entry.leasing->terms;
   // A call that asked for nothing may have come later and be answered sooner, by another thread.
@@ -402,10 +407,9 @@ void Table::Hear(const Asking& asking, const Heard& heard) {
   Keeper::Heard told;
   if (heard.window.has_value()) {
     const int64_t left_ns = heard.window->end_ns - heard.now_ns;
-    told.granted = {heard.granted, heard.window->end_ns,
-                    std::min(asking.question.length_ns, left_ns)};
+    told.granted = {heard.granted, slot_ns, std::min(asking.question.length_ns, left_ns)};
   } else {
-    told.granted = {heard.granted, heard.level.slots.end_ns, asking.question.length_ns};
+    told.granted = {heard.granted, slot_ns, asking.question.length_ns};
   }
   told.allowed = heard.allowed;
   told.cost = heard.cost;
@@ -416,7 +420,7 @@ void Table::Hear(const Asking& asking, const Heard& heard) {
   told.burst = terms.burst;
   told.random = static_cast<uint32_t>(
       (static_cast<uint64_t>(now_ns) ^ asking.print.lo) * 0x9e3779b97f4a7c15 >> 32);
-  entry.keeper->Hear(asking.question, now_ns, told);
+  if (!entry.keeper->Hear(asking.question, now_ns, told)) give_back();
 }
 
 void Table::Lose(const Asking& asking) {

@@ -112,6 +112,7 @@ class Table {
     std::optional<WindowLevel> window = std::nullopt;  // or of a window
     int64_t wait_ns = 0;                               // if the call was refused
   };
+  // Units that nobody here waits for any more are given back.
   void Hear(const Asking& asking, const Heard& heard);
   void Lose(const Asking& asking);
   // Until when calls of this cost are refused here, from now on; 0 if they are not.
@@ -174,8 +175,8 @@ class Table {
   // Whether the key was hit within its lease; notes this hit.
   bool WasSeen(const Fingerprint& print, int64_t now_ns, int64_t length_ns);
   void GiveUp(Set& set, Entry& entry);
-  void TellLater(const Fingerprint& print, const Entry& entry,
-                 const std::array<Report, 2>& reports);
+  void TellLater(std::shared_ptr<const Leasing> leasing, const Fingerprint& print,
+                 const std::string& key, const std::array<Report, 2>& reports);
   // Fills in what the places hold and have decided. Returns the units that were spent.
   int64_t AddSetsTo(StoreStats* stats);
   // Gives back what is left of leases of windows in some of the sets, if that is due.

@@ -182,6 +182,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
                                          std::shared_ptr<Reservation> reservation,
                                          const Moment& moment, Clock clock, Done done) override;
   StoreStats stats() const override;
+  // For half a second at most, or twice the timeout if that is shorter.
+  void GiveLeasesBack() override;
   // Clears the fallback and the remembered refusals.
   void Clear() override;
 
@@ -228,6 +230,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   class SpreadReserved;
   class Parting;
   class Probe;
+  class LeaseDesk;
   class LeaseQuestion;
   static constexpr size_t kMostDenied = 8;
   // The circumstances of a request, which decide how far its reply can be used.
@@ -304,8 +307,6 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
                           const absl::StatusOr<redis::Answer>& answer);
   absl::Status HearLease(const leases::Asking& asking, const Charge& charge,
                          const redis::Answer& answer, size_t index);
-  // Gives all leases back, within a moment.
-  void GiveLeasesBack();
   absl::StatusOr<redis::Answer> RunQuotaScript(redis::Request request);
   Decision Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
                Outcomes* outcomes);
@@ -355,6 +356,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   const std::unique_ptr<redis::Breaker> breaker_;
   const std::shared_ptr<redis::Client> client_;
   const std::unique_ptr<redis::ProcessLocal<leases::Table>> leases_;  // null if none are wanted
+  const std::unique_ptr<redis::ProcessLocal<LeaseDesk>> desk_;        // the same
 
   std::atomic<uint64_t> renewals_{0};         // connections given up because of a reply
   std::atomic<uint64_t> foreign_replies_{0};  // replies that belong to another command

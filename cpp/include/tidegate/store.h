@@ -214,6 +214,10 @@ class Store {
 
   virtual StoreStats stats() const = 0;
 
+  // Gives back the units that this process was granted and has not spent, if the store has leases.
+  // Waits a moment at most. Later calls may be granted others.
+  virtual void GiveLeasesBack() {}
+
   // Forgets the usage of all keys that only this process holds; for tests. Usage that other
   // processes or hosts share stays.
   virtual void Clear() {}

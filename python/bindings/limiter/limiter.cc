@@ -407,7 +407,12 @@ void RegisterLimiter(py::module_& m) {
       .def_property(
           "_is_expiring", [](const PyLimiter& self) { return self.upkeep.is_expiring; },
           [](PyLimiter& self, bool is_expiring) { self.upkeep.is_expiring = is_expiring; })
-      .def("_close", [](PyLimiter& self) { self.open = nullptr; });
+      .def("_close", [](PyLimiter& self) {
+        self.open = nullptr;
+        const std::shared_ptr<Limiter> closed = self.limiter;
+        const py::gil_scoped_release release;
+        closed->store().GiveLeasesBack();
+      });
   limiter.def_static(
       "_add_fast_methods",
       [](const py::type& type) {

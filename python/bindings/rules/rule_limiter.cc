@@ -561,7 +561,13 @@ void RegisterRuleLimiter(py::module_& m) {
           },
           py::arg("priority"))
       .def("_now_ns", [](const py::object& self) { return Checked(self.ptr()).store->NowNs(); })
-      .def("_close", [](PyRuleLimiter& self) { self.is_open = false; })
+      .def("_close",
+           [](PyRuleLimiter& self) {
+             self.is_open = false;
+             const std::shared_ptr<TimedStore> store = self.store;
+             const py::gil_scoped_release release;
+             store->store().GiveLeasesBack();
+           })
       .def_static("_add_fast_methods", [](const py::type& type) {
         if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type.ptr()), rule_limiter_type)) {
           throw py::type_error("the class is another; expected a subclass of RuleLimiter");

@@ -77,7 +77,10 @@ class BaseLimiter:
         return Stats(**self._stats())
 
     def close(self) -> None:
-        """Ends the limiter: later calls raise LimiterClosedError, waiting ones too."""
+        """Ends the limiter: later calls raise LimiterClosedError, waiting ones too.
+
+        On ``mode=leased`` it gives back what this process holds, in at most half a second.
+        """
         self._close()
 
     def __enter__(self) -> Self:

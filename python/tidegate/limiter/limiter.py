@@ -340,7 +340,10 @@ class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
             await asyncio.to_thread(call)
 
     def close(self) -> None:
-        """Ends the limiter: later calls raise LimiterClosedError, waiting ones too."""
+        """Ends the limiter: later calls raise LimiterClosedError, waiting ones too.
+
+        On ``mode=leased`` it gives back what this process holds, in at most half a second.
+        """
         super().close()
         self._room.wake_all()
         if self._loops is not None:

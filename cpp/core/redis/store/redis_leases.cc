@@ -1,16 +1,15 @@
 // A RedisStore that decides by leases: calls that need not ask, and the questions for more.
 #include <algorithm>
-#include <atomic>
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "base/monotonic.h"
 #include "leases/table.h"
 #include "redis/health/breaker.h"
 #include "redis/health/deny_cache.h"
 #include "redis/protocol/lease_words.h"
 #include "redis/protocol/scripts.h"
+#include "redis/store/lease_desk.h"
 #include "redis/transport/client.h"
 #include "redis/transport/process_local.h"
 #include "tidegate/redis_store.h"
@@ -21,47 +20,31 @@ namespace tidegate {
 // report must not be heard twice. A server that does not have the script has not heard them.
 class RedisStore::LeaseQuestion final : public redis::Caller {
  public:
-  struct Last {
-    std::atomic<size_t> left;
-    absl::Notification over;
-  };
-
-  LeaseQuestion(RedisStore& store, leases::Askings askings, bool by_text,
-                std::shared_ptr<Last> last)
+  LeaseQuestion(RedisStore& store, leases::Askings askings, bool by_text)
       : Caller(MonotonicIn(store.options_.timeout)),
         store_(store.weak_from_this()),
+        desk_(store.desk_->Share()),
         askings_(std::move(askings)),
         plan_(PlanOf(askings_)),
         by_text_(by_text),
-        last_(std::move(last)),
         renewals_(store.renewals_.load(std::memory_order_relaxed)),
         command_(store.scripts_->Command(RequestIn(store), redis::Form::kFull, by_text)) {}
 
   // Of keys in one hash slot.
-  static void Send(RedisStore& store, leases::Askings askings, bool by_text = false,
-                   std::shared_ptr<Last> last = nullptr) {
+  static void Send(RedisStore& store, leases::Askings askings, bool by_text = false) {
     const uint16_t slot = store.SlotOf(PlanOf(askings)[0]);
-    store.client_->Send(
-        slot, std::make_unique<LeaseQuestion>(store, std::move(askings), by_text, std::move(last)));
+    store.desk_->Get().Begin();
+    store.client_->Send(slot, std::make_unique<LeaseQuestion>(store, std::move(askings), by_text));
   }
 
   std::string Request() override { return command_; }
   void Done(absl::StatusOr<redis::Reply> reply) override {
-    if (last_ != nullptr && last_->left.fetch_sub(1) == 1) last_->over.Notify();
-    // No caller waits for it, so the store may be gone.
-    const std::shared_ptr<RedisStore> store = store_.lock();
+    // What it runs may drop the last user of the store. Null while the store ends.
+    const std::shared_ptr<RedisStore> used = store_.lock();
+    RedisStore* const store = desk_->BeginHearing();
     if (store == nullptr) return;
-    const absl::Status failure = FailureIn(reply);
-    if (absl::IsNotFound(failure) && !by_text_) {
-      Send(*store, askings_, /*by_text=*/true);
-      store->Flush();
-      return;
-    }
-    const auto answer = failure.ok()
-                            ? redis::Scripts::Parse(**reply, RequestIn(*store), redis::Form::kFull)
-                            : absl::StatusOr<redis::Answer>(failure);
-    store->RenewAfter(answer.status(), renewals_);
-    store->Record(store->HearLeases(askings_, plan_, answer));
+    Hear(*store, reply);
+    desk_->EndHearing();
   }
 
   static Charge ChargeOf(const leases::Asking& asking) {
@@ -70,6 +53,20 @@ class RedisStore::LeaseQuestion final : public redis::Caller {
 
  private:
   using Charges = absl::InlinedVector<Charge, 2>;
+
+  void Hear(RedisStore& store, const absl::StatusOr<redis::Reply>& reply) {
+    const absl::Status failure = FailureIn(reply);
+    if (absl::IsNotFound(failure) && !by_text_) {
+      Send(store, askings_, /*by_text=*/true);
+      store.Flush();
+      return;
+    }
+    const auto answer = failure.ok()
+                            ? redis::Scripts::Parse(**reply, RequestIn(store), redis::Form::kFull)
+                            : absl::StatusOr<redis::Answer>(failure);
+    store.RenewAfter(answer.status(), renewals_);
+    store.Record(store.HearLeases(askings_, plan_, answer));
+  }
 
   static Charges PlanOf(const leases::Askings& askings) {
     Charges plan;
@@ -81,10 +78,10 @@ class RedisStore::LeaseQuestion final : public redis::Caller {
   }
 
   const std::weak_ptr<RedisStore> store_;
+  const std::shared_ptr<LeaseDesk> desk_;
   const leases::Askings askings_;
   const Charges plan_;
   const bool by_text_;
-  const std::shared_ptr<Last> last_;
   const uint64_t renewals_;
   const std::string command_;
 };
@@ -266,15 +263,15 @@ absl::Status RedisStore::HearLease(const leases::Asking& asking, const Charge& c
 
 void RedisStore::GiveLeasesBack() {
   if (leases_ == nullptr || !breaker_->IsClosed()) return;
+  constexpr absl::Duration kLongest = absl::Milliseconds(250);
+  const absl::Duration longest = std::min(options_.timeout, kLongest);
+  // What is granted meanwhile comes back, too.
+  desk_->Get().Await(longest);
   const auto given = leases_->Get().GiveUpAll();
   if (given.empty()) return;
-  // The calls of the last moment; without them the units come back when the leases end.
-  constexpr absl::Duration kLongest = absl::Milliseconds(50);
-  const auto last = std::make_shared<LeaseQuestion::Last>();
-  last->left = given.size();
-  for (const auto& asking : given) LeaseQuestion::Send(*this, {asking}, /*by_text=*/false, last);
+  for (const auto& asking : given) LeaseQuestion::Send(*this, {asking});
   client_->Kick();
-  last->over.WaitForNotificationWithTimeout(std::min(options_.timeout, kLongest));
+  desk_->Get().Await(longest);
 }
 
 }  // namespace tidegate

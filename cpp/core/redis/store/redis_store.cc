@@ -18,6 +18,7 @@
 #include "redis/protocol/keys.h"
 #include "redis/protocol/lease_words.h"
 #include "redis/protocol/scripts.h"
+#include "redis/store/lease_desk.h"
 #include "redis/transport/cluster.h"
 #include "redis/transport/process_local.h"
 #include "redis/transport/single_server.h"
@@ -148,9 +149,16 @@ RedisStore::RedisStore(RedisOptions options)
       leases_(options_.lease == absl::ZeroDuration()
                   ? nullptr
                   : std::make_unique<redis::ProcessLocal<leases::Table>>(
-                        [] { return std::make_shared<leases::Table>(); })) {}
+                        [] { return std::make_shared<leases::Table>(); })),
+      desk_(leases_ == nullptr ? nullptr : std::make_unique<redis::ProcessLocal<LeaseDesk>>([this] {
+        return std::make_shared<LeaseDesk>(this);
+      })) {}
 
-RedisStore::~RedisStore() { GiveLeasesBack(); }
+RedisStore::~RedisStore() {
+  if (leases_ == nullptr) return;
+  GiveLeasesBack();
+  desk_->Get().Close();
+}
 
 absl::Status RedisStore::Accepts(const Limit& limit) const { return fallback_->Accepts(limit); }
 

@@ -44,6 +44,11 @@ class ProcessLocal {
     }
     return *owned->value;
   }
+  // The same, for users that may outlive this.
+  std::shared_ptr<T> Share() {
+    (void)Get();
+    return owned_.load(std::memory_order_acquire)->value;
+  }
 
  private:
   struct Owned {
