@@ -203,14 +203,17 @@ absl::StatusOr<std::optional<Decision>> RuleLimiter::SubmitReserved(
     for (Reservation::Part& part : reservation->parts) part.found = Found::kOpen;
     return WithoutCharges(charged);
   }
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (const Charge& charge : charges) least = std::min(least, charge.cost);
+  // The parts of rules that count units, and what they are charged at most.
+  absl::InlinedVector<std::pair<size_t, int64_t>, 6> counted;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    if (!is_one(kept[i])) counted.emplace_back(i, charges[i].cost);
+  }
   const auto limit_of = [bound = [&] {
     absl::InlinedVector<const Limit*, 6> limits;
     for (const Charge& charge : charges) limits.push_back(&charge.limit->limit);
     return limits;
   }()](size_t i) -> const Limit& { return *bound[i]; };
-  const auto finish = [this, op, least, kept, some, reservation, limit_of,
+  const auto finish = [this, op, counted, kept, some, reservation, limit_of,
                        rules = charged.rules](Decision decision) {
     if (op == Op::kReserve) {
       reservation->parts = some->parts;
@@ -225,8 +228,23 @@ absl::StatusOr<std::optional<Decision>> RuleLimiter::SubmitReserved(
       }
       for (size_t i = 0; i < kept.size(); ++i) reservation->parts[kept[i]] = some->parts[i];
       if (op == Op::kSettle) {
-        total_->written_off.fetch_add(WrittenOff(*some, decision, least),
-                                      std::memory_order_relaxed);
+        constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+        int64_t least = kMost;
+        int64_t charged_least = kMost;
+        for (const auto& [i, units] : counted) {
+          const Reservation::Part& part = some->parts[i];
+          const bool is_known = part.found != Found::kNothing && part.found != Found::kNoAnswer;
+          if (!is_known || (limit_of(i).shadow() && counted.size() > 1)) continue;
+          least = std::min(least, units);
+          charged_least = std::min(charged_least, part.charged);
+        }
+        if (charged_least != kMost) {
+          decision.charged = charged_least;
+          total_->written_off.fetch_add(WrittenOff(*some, decision, least),
+                                        std::memory_order_relaxed);
+        } else {
+          decision.charged = counted.empty() ? Decision::kUnset : 0;
+        }
       }
       decision.rule = static_cast<uint16_t>(kept[decision.rule]);
     }

@@ -130,6 +130,7 @@ Decision Store::Settle(absl::Span<const Charge> plan, Reservation* reservation,
                     LaterBy(plan[i].limit->limit, part.until_ns, record->units - part.units),
                     confirmed);
     }
+    part.charged = charged;
     if (!plan[i].limit->limit.shadow() || plan.size() == 1) least = std::min(least, charged);
   }
   Decision decision = is_changed ? PeekAll(ones, confirmed, nullptr) : standing;

@@ -40,6 +40,7 @@ struct Reservation {
     // Set by each call: what was found, and the units of the record then.
     Found found = Found::kNoAnswer;
     int64_t found_units = 0;
+    int64_t charged = 0;  // the units that the key was charged in all; set by kSettle
   };
   static constexpr int64_t kNone = -1;
 

@@ -549,9 +549,7 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         return identity("rules", [self._prefix, self._rules.digest])
 
     def _after_settling(self, whose: Reserved, units: int | None, decision: Decision) -> None:
-        # `charged` is the least of all rules, and one that counts requests has charged 1.
-        if not self._rules._counts_requests or (decision.charged or 0) > 1:
-            self._write_offs.seen(decision, units or 0)
+        self._write_offs.seen(decision, units or 0)
 
     @property
     def _may_wait(self) -> bool:

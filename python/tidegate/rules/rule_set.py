@@ -174,10 +174,6 @@ class RuleSet:
             for number, cost in enumerate(model.costs)
             if not isinstance(cost.cost, int)
         }
-        self._counts_requests = any(
-            rule.counts == "requests"
-            for rule in (*model.rules, *((model.default,) if model.default else ()))
-        )
         self.names_options: bool = any("OPTIONS" in rule.methods for rule in model.rules)
         """Whether a rule names the method OPTIONS."""
         self.source: str = document.source

@@ -436,8 +436,8 @@ def test_a_change_of_rules_leaves_reservations_to_the_rules_that_made_them(
     limiter.use(tg.RuleSet(changed))
     with pytest.raises(tg.ConfigurationError, match="by other limits"):
         limiter.commit(token, 10)
-    assert reservation.commit(10).charged == 1  # of the limits, the least: one request
-    assert reservation.commit(10).charged == 1
+    assert reservation.commit(10).charged == 10
+    assert reservation.commit(10).charged == 10
 
 
 def test_rules_without_a_limit_reserve_nothing(clock: tg.ManualClock) -> None:

@@ -46,11 +46,34 @@ def test_a_check_is_charged_the_estimate(limiter: tg.RuleLimiter) -> None:
     assert left(limiter) == [8499, 97]
 
 
+def test_units_beyond_the_debt_are_written_off_beside_a_rule_that_counts_requests(
+    limiter: tg.RuleLimiter, caplog: pytest.LogCaptureFixture
+) -> None:
+    decision = limiter.reserve(user="anna", endpoint="/chat").commit(usage={"input": 1_000_000})
+    assert decision.charged == 110_000  # the limit, and ten times as much owed
+    assert limiter.stats().written_off == 890_000
+    [record] = caplog.records
+    assert "of 1000000 units for the limit tokens, 110000 were charged" in record.getMessage()
+
+
+def test_a_commit_by_rules_that_count_requests_writes_nothing_off(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limiter = tg.Limiter(
+        rules=RuleSet.parse("rules: [{id: r, by: user, limit: 5/hour, counts: requests}]"),
+        clock=tg.ManualClock(60),
+    )
+    assert limiter.reserve(cost=3, user="anna").commit(70).charged is None
+    assert limiter.peek(user="anna").remaining == 4
+    assert limiter.stats().written_off == 0
+    assert not caplog.records
+
+
 def test_a_commit_charges_what_the_usage_costs_rounded_up(limiter: tg.RuleLimiter) -> None:
     with limiter.reserve(user="anna", endpoint="/chat") as reservation:
         assert left(limiter) == [9500, 99]
         decision = reservation.commit(usage=USAGE)
-    assert decision.charged == 1  # the least: of requests
+    assert decision.charged == 401
     assert left(limiter) == [9599, 99]
     reservation.commit(usage=USAGE)
     assert left(limiter) == [9599, 99]

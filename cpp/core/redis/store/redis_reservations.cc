@@ -68,6 +68,7 @@ Decision RedisStore::JudgeReserved(Op op, absl::Span<const Charge> plan, const M
       part.until_ns = LaterBy(charge.limit->limit, part.until_ns, record.units - part.units);
     }
     if (op == Op::kSettle) {
+      part.charged = record.charged;
       if (!charge.limit->limit.shadow() || plan.size() == 1)
         least = std::min(least, record.charged);
     } else if (answer->allowed && record.found == Found::kOpen) {
