@@ -1,7 +1,6 @@
 #include "table/table.h"
 
 #include <algorithm>
-#include <atomic>
 #include <barrier>
 #include <cstdint>
 #include <cstdlib>
@@ -16,7 +15,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "table/log_cells.h"
 #include "testing.h"
 
 namespace tidegate {
@@ -304,51 +302,6 @@ TEST(TableMarkTest, IsLoweredFromTheMarksThatTheCallHasRead) {
   EXPECT_EQ(Table::MarkIn(slot.cell->hi), 207);
   Table::Remark(slot.cell, key, 195, 207);
   EXPECT_EQ(Table::MarkIn(slot.cell->hi), 195);
-}
-
-// The marks of all cells that are in use.
-std::set<int> Marks(OwnedTable& table) {
-  std::set<int> marks;
-  for (size_t i = 0; i < table->cells(); ++i) {
-    if (table.cell(i).lo != 0) marks.insert(Table::MarkIn(table.cell(i).hi));
-  }
-  return marks;
-}
-
-Decision HitLog(Table& table, const Limit& limit, int64_t now_ns, int64_t cost) {
-  const auto nothing = [](const Table::Entry&) {};
-  return LogCells(table, limit, {5, uint64_t{7} << 16}, nothing)
-      .Hit({.now_ns = now_ns, .confirmed = true}, cost);
-}
-
-TEST(LogMarkTest, OfAllCellsIsThatOfTheLog) {
-  OwnedTable table(1);
-  const Limit limit =
-      *Limit::Create({.count = 900, .period_ns = kSecond, .algorithm = Algorithm::kSlidingLog});
-  for (int i = 0; i < 600; ++i) HitLog(*table, limit, kStart, 1);
-  EXPECT_EQ(Marks(table), std::set<int>{MarkOfLog(600, 1)});
-  HitLog(*table, limit, kStart, 300);
-  EXPECT_EQ(Marks(table), std::set<int>{MarkOfLog(900, 300)});
-  // All have expired: the key is worth no more than a new one.
-  HitLog(*table, limit, kStart + kSecond, 1);
-  EXPECT_EQ(Marks(table), std::set<int>{MarkOfLog(1, 1)});
-}
-
-// A mark that a slow call leaves too low lets the table evict cells of a full log.
-TEST(LogMarkTest, IsThatOfTheLogWhenCallsRace) {
-  constexpr int kHits = 1'500 / kSanitizerShare;
-  constexpr int kThreadsHere = 8;
-  const Limit limit =
-      *Limit::Create({.count = kHits, .period_ns = kSecond, .algorithm = Algorithm::kSlidingLog});
-  for (int round = 0; round < 5; ++round) {
-    OwnedTable table(1);
-    std::atomic<int> admitted = 0;
-    RunThreads(kThreadsHere, [&](int) {
-      while (HitLog(*table, limit, kStart, 1).allowed) ++admitted;
-    });
-    EXPECT_EQ(admitted, kHits);
-    EXPECT_EQ(Marks(table), std::set<int>{MarkOfLog(kHits, 1)});
-  }
 }
 
 TEST(TableMarkTest, OfAnotherKeyStays) {

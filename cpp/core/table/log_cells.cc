@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMaxLogTries = 1000;
 // So often a call that others overtake reads again; then it takes whatever place is free.
-constexpr int kMaxReads = 16;
+constexpr int kMaxReads = 64;
 
 // The two ends in a cell, the later first. In a fresh cell w1 is no end.
 struct Pair {
@@ -234,8 +234,12 @@ bool LogCells::Add(const View& view, size_t alive, int64_t end, int64_t cost, in
     return false;
   }
   if (mark < view.mark) Remark(mark, view.mark);
-  // Others may have raised the mark since this call has read it.
-  if (!as_read) Remark(Read(now_ns).mark);
+  if (!as_read) {
+    // The log is larger by now than this call has read.
+    const View after = Read(now_ns);
+    const int more = HalfLog(after.ring.size()) - HalfLog(alive + static_cast<uint64_t>(cost));
+    Remark(std::max(after.mark, MarkOfRank(mark - kRankMark + std::max(more, 0))));
+  }
   return true;
 }
 

@@ -410,8 +410,7 @@ void RegisterLimiter(py::module_& m) {
       .def("_close", [](PyLimiter& self) {
         self.open = nullptr;
         const std::shared_ptr<Limiter> closed = self.limiter;
-        const py::gil_scoped_release release;
-        closed->store().GiveLeasesBack();
+        WithoutGil([&] { closed->store().GiveLeasesBack(); });
       });
   limiter.def_static(
       "_add_fast_methods",

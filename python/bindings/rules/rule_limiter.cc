@@ -565,8 +565,7 @@ void RegisterRuleLimiter(py::module_& m) {
            [](PyRuleLimiter& self) {
              self.is_open = false;
              const std::shared_ptr<TimedStore> store = self.store;
-             const py::gil_scoped_release release;
-             store->store().GiveLeasesBack();
+             WithoutGil([&] { store->store().GiveLeasesBack(); });
            })
       .def_static("_add_fast_methods", [](const py::type& type) {
         if (!PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type.ptr()), rule_limiter_type)) {
