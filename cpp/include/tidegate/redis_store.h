@@ -182,7 +182,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
                                          std::shared_ptr<Reservation> reservation,
                                          const Moment& moment, Clock clock, Done done) override;
   StoreStats stats() const override;
-  // For half a second at most, or twice the timeout if that is shorter.
+  // Waits for half a second at most, or twice the timeout if that is shorter.
   void GiveLeasesBack() override;
   // Clears the fallback and the remembered refusals.
   void Clear() override;
@@ -307,6 +307,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
                           const absl::StatusOr<redis::Answer>& answer);
   absl::Status HearLease(const leases::Asking& asking, const Charge& charge,
                          const redis::Answer& answer, size_t index);
+  // Waits for the answers so long at most, once for those under way and once for those it sends.
+  void GiveLeasesBackWithin(absl::Duration longest);
   absl::StatusOr<redis::Answer> RunQuotaScript(redis::Request request);
   Decision Run(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
                Outcomes* outcomes);

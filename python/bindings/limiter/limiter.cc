@@ -9,6 +9,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "limiter/channel.h"
@@ -408,7 +409,7 @@ void RegisterLimiter(py::module_& m) {
           "_is_expiring", [](const PyLimiter& self) { return self.upkeep.is_expiring; },
           [](PyLimiter& self, bool is_expiring) { self.upkeep.is_expiring = is_expiring; })
       .def("_close", [](PyLimiter& self) {
-        self.open = nullptr;
+        if (std::exchange(self.open, nullptr) == nullptr) return;
         const std::shared_ptr<Limiter> closed = self.limiter;
         WithoutGil([&] { closed->store().GiveLeasesBack(); });
       });

@@ -563,7 +563,7 @@ void RegisterRuleLimiter(py::module_& m) {
       .def("_now_ns", [](const py::object& self) { return Checked(self.ptr()).store->NowNs(); })
       .def("_close",
            [](PyRuleLimiter& self) {
-             self.is_open = false;
+             if (!std::exchange(self.is_open, false)) return;
              const std::shared_ptr<TimedStore> store = self.store;
              WithoutGil([&] { store->store().GiveLeasesBack(); });
            })

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -80,12 +82,19 @@ for _public in (TidegateError, *TidegateError.__subclasses__(), ArgumentTypeErro
 def missing(module: str, name: str, elsewhere: dict[str, str]) -> Exception:
     """The error to raise where `module` has no `name`.
 
-    `elsewhere` says how to import what callers look for there. For these it is an ImportError,
-    since ``from ... import`` does not show the message of an AttributeError.
+    `elsewhere` says how to import what callers look for there. For these it is an ImportError in
+    ``from ... import``, which does not show the message of an AttributeError. To be called by the
+    module's ``__getattr__``.
     """
-    if name in elsewhere:
-        return ImportError(f"{module} has no {name}; expected `{elsewhere[name]}`", name=module)
-    return AttributeError(f"module {module!r} has no attribute {name!r}")
+    if name not in elsewhere:
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    message = f"{module} has no {name}; expected `{elsewhere[name]}`"
+    import dis  # only an error message needs it
+
+    caller = sys._getframe(2)
+    if dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM":
+        return ImportError(message, name=module)
+    return AttributeError(message)
 
 
 def without_extra(module: str, extra: str, error: ImportError) -> ModuleNotFoundError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.reservation import Reservation
 from tidegate.limiter.reserved_request import Reserved
 from tidegate.limiter.waiting.leases import RuleLease
@@ -112,7 +111,7 @@ class RuleCharge:
         if not isinstance(cost, int):
             try:
                 cost = reservation._units_of(None, cost)
-            except ConfigurationError as exc:
+            except Exception as exc:  # of a mapping that the application wrote
                 self._hooks.log_throttled(
                     "the usage that cost_after returned has no cost; the charge stays", exc=exc
                 )

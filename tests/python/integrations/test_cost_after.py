@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import UserDict
+
 import fastapi
 import pytest
 import tidegate as tg
@@ -133,6 +135,11 @@ def used_by_rules(limiter, path="/"):
     return left["tokens"], left["requests"]
 
 
+class Unreadable(UserDict):
+    def items(self):
+        raise RuntimeError("of the application")
+
+
 @pytest.mark.parametrize("kind", [asgi, wsgi])
 @pytest.mark.parametrize(
     ("path", "returned", "used"),
@@ -148,6 +155,7 @@ def used_by_rules(limiter, path="/"):
         # What stays as it was charged.
         ("/", {"input": 7}, 10),
         ("/usage", {"other": 7}, 30),
+        ("/usage", Unreadable(), 30),
         ("/", -1, 10),
         ("/", "4", 10),
     ],

@@ -264,6 +264,7 @@ def test_an_import_from_the_wrong_module_names_the_right_one(
     with pytest.raises(ImportError, match=f"^{module} has no {name}; expected `{right}`$"):
         exec(f"from {module} import {name}")
     exec(right)
+    assert not hasattr(importlib.import_module(module), name)
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,12 @@ class RedisStore::LeaseDesk {
     --under_way_;
   }
 
-  // Waits, for `longest` at most, until no question is under way.
+  // Waits for the answers that are under way, for `longest` at most, unless a wait was in vain
+  // before.
   void Await(absl::Duration longest) {
     absl::MutexLock lock(&mu_);
-    mu_.AwaitWithTimeout(absl::Condition(IsZero, &under_way_), longest);
+    if (is_slow_) return;
+    is_slow_ = !mu_.AwaitWithTimeout(absl::Condition(IsZero, &under_way_), longest);
   }
   // Ends the store: waits for answers that are being heard.
   void Close() {
@@ -57,6 +59,7 @@ class RedisStore::LeaseDesk {
   RedisStore* store_ ABSL_GUARDED_BY(mu_);
   int under_way_ ABSL_GUARDED_BY(mu_) = 0;
   int hearing_ ABSL_GUARDED_BY(mu_) = 0;
+  bool is_slow_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace tidegate

@@ -261,10 +261,11 @@ absl::Status RedisStore::HearLease(const leases::Asking& asking, const Charge& c
   return absl::OkStatus();
 }
 
-void RedisStore::GiveLeasesBack() {
+void RedisStore::GiveLeasesBack() { GiveLeasesBackWithin(absl::Milliseconds(250)); }
+
+void RedisStore::GiveLeasesBackWithin(absl::Duration longest) {
   if (leases_ == nullptr || !breaker_->IsClosed()) return;
-  constexpr absl::Duration kLongest = absl::Milliseconds(250);
-  const absl::Duration longest = std::min(options_.timeout, kLongest);
+  longest = std::min(options_.timeout, longest);
   // What is granted meanwhile comes back, too.
   desk_->Get().Await(longest);
   const auto given = leases_->Get().GiveUpAll();

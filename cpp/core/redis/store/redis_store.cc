@@ -156,7 +156,8 @@ RedisStore::RedisStore(RedisOptions options)
 
 RedisStore::~RedisStore() {
   if (leases_ == nullptr) return;
-  GiveLeasesBack();
+  // Shorter than when a limiter is closed: the caller may hold a lock of its own, such as the GIL.
+  GiveLeasesBackWithin(absl::Milliseconds(50));
   desk_->Get().Close();
 }
 
