@@ -35,11 +35,11 @@ class RedisStore::LeaseDesk {
   void EndHearing() {
     absl::MutexLock lock(&mu_);
     --hearing_;
-    --under_way_;
+    if (--under_way_ == 0) is_slow_ = false;
   }
 
-  // Waits for the answers that are under way, for `longest` at most, unless a wait was in vain
-  // before.
+  // Waits for the answers that are under way, for `longest` at most, unless a wait for them was in
+  // vain before.
   void Await(absl::Duration longest) {
     absl::MutexLock lock(&mu_);
     if (is_slow_) return;
