@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "redis"))
 
 from redis_server import PATIENT, RedisServer
+from tidegate._core import ShmStore
 
 PEAK = 35_000
 # Far more than a thread can spend.
@@ -100,7 +101,7 @@ def main() -> None:
                     found.setdefault(way, []).append(cost)
         finally:
             server.kill()
-            Path("/dev/shm", name).unlink(missing_ok=True)
+            ShmStore.remove(name)
     rows = []
     for way, costs in found.items():
         cost = Cost(*(statistics.median(values) for values in zip(*costs)))
