@@ -44,15 +44,19 @@ def is_quiet(found: dict[str, Any]) -> bool:
     return bool(found["load_before"] < 0.5)
 
 
+def measured_on(found: dict[str, Any]) -> str:
+    """The day, the code and the machine, without the load and the versions of packages."""
+    return (
+        f"Measured on {found['when']}, at revision {found['revision']}, on a machine with "
+        f"{found['cores']} cores ({found['processor']}) and {found['memory_gib']:g} GiB, under "
+        f"{found['system']} with {found['python']}."
+    )
+
+
 def sentences(found: dict[str, Any]) -> str:
     """The facts, as a document tells them."""
     listed = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    text = (
-        f"Measured on {found['when']}, at revision {found['revision']}, on a machine with "
-        f"{found['cores']} cores ({found['processor']}) and {found['memory_gib']:g} GiB, under "
-        f"{found['system']} with {found['python']}. The load average before was "
-        f"{found['load_before']:g}."
-    )
+    text = f"{measured_on(found)} The load average before was {found['load_before']:g}."
     return f"{text} Versions: {listed}." if listed else text
 
 
@@ -65,11 +69,16 @@ def _first(pattern: str, path: str) -> str | None:
 
 
 def _revision() -> str:
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    """The commit, with "-dirty" where files differ from it beside those that a report writes."""
+    revision = ["git", "describe", "--always", "--exclude=*"]
+    changed = ["git", "status", "--porcelain", "--", ":/", ":!/docs", ":!/README.md"]
     try:
-        ended = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        found, files = (
+            subprocess.run(
+                command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for command in (revision, changed)
         )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return ended.stdout.strip()
+    return f"{found}-dirty" if files else found

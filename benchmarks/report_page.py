@@ -178,17 +178,17 @@ def _title(name: str) -> str:
 def generated(results: dict[str, Any]) -> str:
     """Everything between the markers: machine, versions, figures, targets, what was missed."""
     benches = results["benches"]
-    machines = {
-        machine.sentences({**b["machine"], "versions": {}}): name for name, b in benches.items()
-    }
+    machines: dict[str, list[str]] = {}
+    for name, bench in benches.items():
+        machines.setdefault(machine.measured_on(bench["machine"]), []).append(_title(name))
     parts = ["## The machine"]
-    for sentence in machines:
-        same = [
-            _title(name)
-            for name, bench in benches.items()
-            if machine.sentences({**bench["machine"], "versions": {}}) == sentence
-        ]
-        parts.append(sentence if len(machines) == 1 else f"{', '.join(same)}: {sentence}")
+    for sentence, titles in machines.items():
+        parts.append(sentence if len(machines) == 1 else f"{', '.join(titles)}: {sentence}")
+    loads = [bench["machine"]["load_before"] for bench in benches.values()]
+    parts.append(
+        f"The load average before a benchmark was {min(loads):g} to {max(loads):g}; the benchmark "
+        "before it is part of that."
+    )
     versions: dict[str, str] = {}
     for bench in benches.values():
         versions.update(bench["machine"]["versions"])
