@@ -255,6 +255,33 @@ TEST_F(LeaseTableTest, ACallWithoutAQuestionTellsHowFullTheBucketIs) {
   hear(*asking, 100, kStart);
 }
 
+TEST_F(LeaseTableTest, SpendsAtOneReadingOfTheClockOnlyWhatWasThereThen) {
+  const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
+  const BoundLimit other = Bind(MakeLimit(1000, 10 * kSecond), kLong);
+  const Charge charge{"k", &bound, 1};
+  std::shared_ptr<const Asking> asking;
+  const int64_t before = LeaseNowNs();
+  EXPECT_FALSE(table_.Spend(charge, {7, 7}, before, &asking)) << "nothing is held";
+  for (int i = 0; i < 3; ++i) Hit(bound, "k", 7);
+  const int64_t held = Held();
+  const int64_t now = LeaseNowNs();
+  EXPECT_FALSE(table_.Spend(charge, {7, 7}, before, &asking)) << "before the lease came";
+  EXPECT_FALSE(table_.Spend({"k", &bound, held + 1}, {7, 7}, now, &asking));
+  EXPECT_FALSE(table_.Spend({"k", &other, 1}, {7, 7}, now, &asking)) << "Hit() compares limits";
+  EXPECT_FALSE(table_.Spend(charge, {7, 7}, now + 100 * kSecond, &asking)) << "after its end";
+  EXPECT_EQ(Held(), held);
+  const StoreStats stats = Stats();
+  EXPECT_TRUE(table_.Spend(charge, {7, 7}, now, &asking));
+  EXPECT_EQ(Held(), held - 1);
+  EXPECT_EQ(Stats().leased, stats.leased + 1);
+  EXPECT_EQ(Stats().wasted_units, stats.wasted_units);
+  // It asks for more in time, as a hit does.
+  for (int64_t i = 1; asking == nullptr && i < held; ++i) {
+    ASSERT_TRUE(table_.Spend(charge, {7, 7}, now, &asking));
+  }
+  EXPECT_NE(asking, nullptr);
+}
+
 TEST_F(LeaseTableTest, ACostBeyondTheBurstIsTheStoresToRefuse) {
   const BoundLimit bound = Bind(MakeLimit(1000, 10 * kSecond), kLong);
   for (int i = 0; i < 3; ++i) Hit(bound, "k", 7);

@@ -1,6 +1,7 @@
 // The functions of leases one by one; the table of keys is in leases_table_test.cc. That no
 // schedule of them admits too much is checked by leases_model_test.cc.
 #include <cstdint>
+#include <optional>
 #include <random>
 
 #include "gtest/gtest.h"
@@ -347,6 +348,47 @@ TEST_F(KeeperTest, FindsOutWhenAnswersComeInTimeAgain) {
   }
   ASSERT_EQ(keeper_.Hit(now_, 1), Course::kAsk);
   EXPECT_GT(keeper_.Ask(now_).want, 10);
+}
+
+// The share of the calls of a hot key that wait for an answer, by the whole policy of a key: calls
+// at random instants, trips that take up to twice as long as most, and now and then no calls for a
+// while, as when an event loop stands still.
+double Waiting(int64_t trip_ns, int64_t pause_ns) {
+  std::mt19937_64 random(5);
+  std::exponential_distribution<double> gap(200.0 / kSecond);
+  Keeper keeper(kLease);
+  std::optional<Question> asked;
+  int64_t heard_ns = 0;
+  int64_t calls = 0;
+  int64_t waited = 0;
+  int64_t paused_ns = kStart;
+  for (int64_t now = kStart; now < kStart + 400 * kSecond;) {
+    now += static_cast<int64_t>(gap(random));
+    if (now - paused_ns > kSecond) paused_ns = now += pause_ns;
+    if (asked.has_value() && heard_ns <= now) {
+      Keeper::Heard heard;
+      heard.granted = {asked->want, kStart, asked->length_ns};
+      heard.room = heard.burst = 1'000'000;
+      keeper.Hear(*asked, heard_ns, heard);
+      asked.reset();
+    }
+    const Course course = keeper.Hit(now, 1);
+    const bool waits = course == Course::kAsk || course == Course::kStrict;
+    if (course == Course::kAsk || course == Course::kSpentAndAsk) {
+      asked = keeper.Ask(now);
+      heard_ns = now + trip_ns + (random() % 20 == 0 ? trip_ns : 0);
+    }
+    if (now < kStart + 3 * kSecond) continue;
+    ++calls;
+    waited += waits;
+  }
+  return static_cast<double>(waited) / static_cast<double>(calls);
+}
+
+TEST(KeeperTripTest, AsksEarlyEnoughForACentreThatIsFarAway) {
+  EXPECT_LE(Waiting(20 * kMs, 0), 0.001);
+  EXPECT_LE(Waiting(20 * kMs, 20 * kMs), 0.001);
+  EXPECT_LE(Waiting(30 * kMs, 10 * kMs), 0.001);
 }
 
 TEST(DemandTest, FollowsTheCallsOfAboutOneLease) {

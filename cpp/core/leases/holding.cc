@@ -138,9 +138,13 @@ constexpr double kMoreOfRich = 1;
 // How long a node waits before it asks a centre that has next to nothing again, of a quarter of a
 // lease, and up to one quarter more.
 constexpr double kDryPause = 0.6;
-// If others have enough, only as long as a few questions take, and this at least.
+// How long before its end a lease is followed by another: so long at least, and less if others have
+// enough.
 constexpr double kEnding = 0.06;
 constexpr double kLongestEnding = 0.15;
+// An answer that is far away is asked for earlier, so that it comes in time even if it takes twice
+// as long as most, and even if no call asks for it for a while; but not before half of the lease.
+constexpr int64_t kEndingTrips = 3;
 // Of a key with fewer units in a lease, leases are twice as long.
 constexpr double kFewCalls = 8;
 // Until it has more than these.
@@ -187,9 +191,8 @@ int64_t Keeper::Want(int64_t now_ns) const {
 }
 
 int64_t Keeper::Ending() const {
-  const int64_t longest = Scaled(length_ns_, kLongestEnding);
-  return is_full_ || is_rich_ ? std::clamp(3 * trip_ns_, Scaled(length_ns_, kEnding), longest)
-                              : longest;
+  const int64_t least = Scaled(length_ns_, is_full_ || is_rich_ ? kEnding : kLongestEnding);
+  return std::max(least, std::min(kEndingTrips * trip_ns_, length_ns_ / 2));
 }
 
 void Keeper::Count(int64_t now_ns, int64_t cost) {

@@ -116,11 +116,9 @@ Leasing::Usage Leasing::UsageOf(int64_t ahead_ns, int64_t held, int64_t refused_
     return UsageIn<Parts>(terms.depth(), terms.token, terms.denominator, ahead_ns, held,
                           refused_cost);
   }
-  // Further ahead than twice the depth is as far as that, since no more than it is held.
-  const int64_t most_ns =
-      2 * (terms.denominator == 1 ? narrow_depth : narrow_depth / terms.denominator + 1);
   return UsageIn<int64_t>(narrow_depth, static_cast<int64_t>(terms.token), terms.denominator,
-                          std::min(ahead_ns, most_ns), std::min(held, terms.burst), refused_cost);
+                          std::min(ahead_ns, most_ahead_ns), std::min(held, terms.burst),
+                          refused_cost);
 }
 
 std::array<std::unique_ptr<Table::Set>, Table::kSets> Table::MakeSets() {
@@ -235,7 +233,7 @@ void Table::Sweep() {
     const SetLock lock(set.lock);
     for (Entry& entry : set.entries) {
       // Units of a bucket come back by themselves; those of a window would be lost until it ends.
-      if (entry.leasing == nullptr || !IsWindow(entry.leasing->bound.limit.algorithm())) continue;
+      if (entry.leasing == nullptr || !entry.leasing->is_window) continue;
       const Holding& holding = entry.keeper->holding();
       if (holding.asks() || holding.EndNs() == 0 || now_ns < holding.EndNs()) continue;
       TellLater(entry.leasing, set.print_of(entry), entry.key, entry.keeper->GiveUp());
@@ -260,7 +258,7 @@ std::shared_ptr<const Asking> Table::Begin(const Fingerprint& print, Entry& entr
 void Table::Decide(const Charge& charge, const Entry& entry, int64_t now_ns, bool allowed,
                    Decision* decision) {
   const Leasing& leasing = *entry.leasing;
-  if (IsWindow(leasing.bound.limit.algorithm())) {
+  if (leasing.is_window) [[unlikely]] {
     return DecideWindow(charge, entry, now_ns, allowed, decision);
   }
   const int64_t passed = now_ns - entry.heard_ns;
@@ -318,6 +316,25 @@ Table::Answer Table::Hit(const Charge& charge, const Fingerprint& print, Decisio
   if (allowed) set.spent += charge.cost;
   if (done == Keeper::Course::kSpentAndAsk) *asking = Begin(print, *entry, now_ns);
   return Answer::kDecided;
+}
+
+bool Table::Spend(const Charge& charge, const Fingerprint& print, int64_t now_ns,
+                  std::shared_ptr<const Asking>* asking) {
+  Set& set = SetOf(print);
+  const SetLock lock(set.lock);
+  Entry* const entry = PlaceOf(set, print);
+  // A lease that came after the reading was not there at that instant.
+  if (entry == nullptr || entry->leasing != charge.limit->leasing || entry->leased_ns > now_ns ||
+      entry->keeper->Peek(now_ns, charge.cost) != Keeper::Course::kSpent) {
+    return false;
+  }
+  const Keeper::Course done = entry->keeper->TryHit(now_ns, charge.cost);
+  entry->last_ns = std::max(entry->last_ns, now_ns);
+  ++set.decided;
+  set.spent += charge.cost;
+  if (done == Keeper::Course::kSpentAndAsk) [[unlikely]]
+    *asking = Begin(print, *entry, now_ns);
+  return true;
 }
 
 std::shared_ptr<const Asking> Table::Ask(const Charge& charge, const Fingerprint& print) {
@@ -404,6 +421,7 @@ void Table::Hear(const Asking& asking, const Heard& heard) {
     if (heard.window.has_value()) entry.cell = heard.window->cell;
   }
   if (!asking.asks) return;
+  entry.leased_ns = now_ns;
   Keeper::Heard told;
   if (heard.window.has_value()) {
     const int64_t left_ns = heard.window->end_ns - heard.now_ns;

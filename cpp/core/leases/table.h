@@ -43,6 +43,10 @@ struct Leasing {
   int64_t length_ns;  // of its leases
   // The depth if twice as much has room in 64 bits; else 0.
   int64_t narrow_depth = terms.depth() >> 60 == 0 ? static_cast<int64_t>(terms.depth()) : 0;
+  // More than no bucket is used, since no more than its depth is held: twice the narrow depth.
+  int64_t most_ahead_ns =
+      2 * (terms.denominator == 1 ? narrow_depth : narrow_depth / terms.denominator + 1);
+  bool is_window = IsWindow(bound.limit.algorithm());
   // What is used of a bucket that is used for `ahead_ns`, `held` units of this among them: as a
   // Decision tells it. Of a call that was refused at least what leaves no room for its cost, which
   // is 0 for one that was not.
@@ -84,6 +88,10 @@ class Table {
   // Decides a hit by what this process knows. If `asking` is set with kDecided, it is a question
   // without a call, to be sent now; the caller sees to Hear() or Lose().
   Answer Hit(const Charge& charge, const Fingerprint& print, Decision* decision,
+             std::shared_ptr<const Asking>* asking);
+  // A hit at `now_ns`, which one reading of the clock may tell for many. Spends its units if a
+  // lease has had them since then; otherwise nothing has changed. `asking` as for Hit().
+  bool Spend(const Charge& charge, const Fingerprint& print, int64_t now_ns,
              std::shared_ptr<const Asking>* asking);
   // The question that a call to Redis should carry; null if none. After Hit() said kUnknown.
   std::shared_ptr<const Asking> Ask(const Charge& charge, const Fingerprint& print);
@@ -142,6 +150,7 @@ class Table {
     int64_t last_ns = 0;    // of a hit
     int64_t asked_ns = 0;   // of the last question
     int64_t heard_ns = 0;   // of the newest answer; 0: none yet
+    int64_t leased_ns = 0;  // when the last answer to a question came
     int64_t server_ns = 0;  // the server's clock then
     int64_t known_ns = 0;   // how far ahead the bucket was then, with what was granted
     CellState cell;         // the state of the window then, with the same

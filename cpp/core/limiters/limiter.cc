@@ -58,6 +58,7 @@ Limiter::Limiter(std::vector<BoundLimit> limits, std::shared_ptr<Store> store,
                               [](const BoundLimit& bound) { return bound.limit.shadow(); })),
       memory_(HasShortWay() ? dynamic_cast<MemoryCells*>(&store_.store()) : nullptr),
       shm_(HasShortWay() ? dynamic_cast<ShmCells*>(&store_.store()) : nullptr),
+      leased_(IsSingle() && limits_[0].leasing != nullptr ? &store_.store() : nullptr),
       takes_fingerprints_((memory_ != nullptr || shm_ != nullptr) &&
                           IsBucket(limits_[0].limit.algorithm())),
       refused_(IsSingle() ? 0 : limits_.size()) {}
@@ -232,6 +233,9 @@ __attribute__((noinline)) Answer Limiter::HitElsewhere(std::string_view key, int
   if (is_one) cost = 1;
   if (!is_one && memory_ != nullptr) return HitQuickly<Answer>(*memory_, key, cost);
   if (shm_ != nullptr) return HitQuickly<Answer>(*shm_, key, cost);
+  if (Decision early; leased_ != nullptr && HitWithoutWaiting(key, cost, &early)) {
+    return static_cast<Answer>(early);
+  }
   return static_cast<Answer>(HitAtLength(key, cost));
 }
 
@@ -264,6 +268,11 @@ bool Limiter::Allow(std::string_view key, int64_t cost) {
 }
 
 bool Limiter::HitWithoutWaiting(std::string_view key, int64_t cost, Decision* decision) {
+  if (leased_ != nullptr) {
+    if (!leased_->HitLeased({key, limits_.data(), cost}, decision)) return false;
+    CountOne(*decision, decision->rule);
+    return true;
+  }
   if (IsSingle()) {
     const Charge charge{key, limits_.data(), cost};
     if (!store_.HitWithoutWaiting({&charge, 1}, decision, nullptr)) return false;

@@ -198,6 +198,8 @@ class Limiter {
   // The store if it is one of these and HasShortWay(): the hottest calls go to it directly.
   MemoryCells* const memory_;
   ShmCells* const shm_;
+  // The store if it leases the only limit: hits go to what was leased first.
+  Store* const leased_;
   const bool takes_fingerprints_;
   ThreadCounts counts_;
   // The refusals by each limit, if there are several limits or one is in shadow.

@@ -190,6 +190,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   bool blocks() const override { return true; }
   bool HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment, Decision* decision,
                          Outcomes* outcomes) override;
+  bool HitLeased(const Charge& charge, Decision* decision) override;
   // Refunds and releases go only to Redis. If a state lies too far ahead, the call is made again at
   // a confirmed reading of `clock`, if there is one.
   std::optional<Decision> Submit(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
@@ -297,6 +298,12 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   // Decides a hit, a peek or a refund by what this process was leased, if it can.
   bool DecideByLease(Op op, absl::Span<const Charge> plan, Decision* decision, Outcomes* outcomes);
   bool HitByLease(const Charge& charge, Decision* decision);
+  // Whether a lease has the units of a hit at `now_ns`, by the clock of leases; then they are
+  // spent.
+  bool SpendLease(leases::Table& table, const Charge& charge, int64_t now_ns);
+  // HitWithoutWaiting() for calls that leases do not decide.
+  bool HitUnleased(absl::Span<const Charge> plan, const Moment& moment, Decision* decision,
+                   Outcomes* outcomes);
   void SendGivenUp(leases::Table& table);
   // Questions that were asked at one time, in one command if their keys share a hash slot.
   void SendQuestions(absl::Span<const std::shared_ptr<const leases::Asking>> askings);

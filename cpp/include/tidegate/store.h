@@ -230,6 +230,8 @@ class Store {
                                  Outcomes* /*outcomes*/) {
     return false;
   }
+  // The same for one charge of a limit that is leased (BoundLimit::leasing).
+  virtual bool HitLeased(const Charge&, Decision*) { return false; }
   // Begins a call without waiting. Returns the answer if there is no need to wait; else another
   // thread calls `done` once, later. The limits of `plan` (not its keys), `outcomes` and the store
   // must live until then. The answer to refunds, releases and resets is an empty decision. A store

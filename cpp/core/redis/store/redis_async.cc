@@ -7,8 +7,10 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/synchronization/notification.h"
 #include "base/monotonic.h"
+#include "leases/table.h"
 #include "redis/protocol/scripts.h"
 #include "redis/transport/client.h"
+#include "redis/transport/process_local.h"
 #include "tidegate/redis_store.h"
 
 namespace tidegate {
@@ -206,8 +208,18 @@ void RedisStore::HitMany(absl::Span<const Charge> charges, const Moment& moment,
   std::atomic<size_t> left = 1;
   absl::Notification over;
   bool asks = false;
+  leases::Table* const table = leases_ == nullptr ? nullptr : &leases_->Get();
+  constexpr size_t kAtOnce = 64;  // that leases decide by one reading of their clock
+  int64_t lease_now_ns = 0;
   for (size_t i = 0; i < charges.size(); ++i) {
     const absl::Span<const Charge> plan = charges.subspan(i, 1);
+    if (table != nullptr) {
+      if (i % kAtOnce == 0) lease_now_ns = leases::LeaseNowNs();
+      if (SpendLease(*table, charges[i], lease_now_ns)) {
+        verdicts[i] = Verdict::kAllowed;
+        continue;
+      }
+    }
     Decision early;
     if (HitWithoutWaiting(plan, moment, &early, nullptr)) {
       verdicts[i] = verdict_of(early);

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fingerprint_inl.h"
 #include "base/monotonic.h"
 #include "leases/table.h"
 #include "redis/health/breaker.h"
@@ -127,12 +128,30 @@ bool RedisStore::HitByLease(const Charge& charge, Decision* decision) {
   if (charge.limit->leasing == nullptr) return false;
   leases::Table& table = leases_->Get();
   std::shared_ptr<const leases::Asking> asking;
-  const auto answer = table.Hit(charge, KeyOf(charge), decision, &asking);
+  const Fingerprint print = InlineHash::Of(board_->hasher, charge.key, charge.limit->tag);
+  const auto answer = table.Hit(charge, print, decision, &asking);
   if (asking != nullptr) [[unlikely]]
     SendQuestions({&asking, 1});
   if (table.has_given_up()) [[unlikely]]
     SendGivenUp(table);
-  return answer == leases::Table::Answer::kDecided;
+  if (answer != leases::Table::Answer::kDecided) return false;
+  if (!decision->allowed) denied_locally_.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+bool RedisStore::HitLeased(const Charge& charge, Decision* decision) {
+  // Leases are not used with the clock of the client, so there is no moment.
+  return HitByLease(charge, decision) || HitUnleased({&charge, 1}, Moment{0}, decision, nullptr);
+}
+
+bool RedisStore::SpendLease(leases::Table& table, const Charge& charge, int64_t now_ns) {
+  if (charge.limit->leasing == nullptr) return false;
+  std::shared_ptr<const leases::Asking> asking;
+  const Fingerprint print = InlineHash::Of(board_->hasher, charge.key, charge.limit->tag);
+  if (!table.Spend(charge, print, now_ns, &asking)) return false;
+  if (asking != nullptr) [[unlikely]]
+    SendQuestions({&asking, 1});
+  return true;
 }
 
 void RedisStore::SendGivenUp(leases::Table& table) {
@@ -144,7 +163,6 @@ bool RedisStore::DecideByLease(Op op, absl::Span<const Charge> plan, Decision* d
   if (leases_ == nullptr) return false;
   if (op == Op::kHit && plan.size() == 1) {
     if (!HitByLease(plan[0], decision)) return false;
-    if (!decision->allowed) denied_locally_.fetch_add(1, std::memory_order_relaxed);
     if (outcomes != nullptr) outcomes->assign(1, *decision);
     return true;
   }

@@ -274,7 +274,12 @@ bool RedisStore::Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision*
 
 bool RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment,
                                    Decision* decision, Outcomes* outcomes) {
-  if (DecideByLease(Op::kHit, plan, decision, outcomes)) return true;
+  return DecideByLease(Op::kHit, plan, decision, outcomes) ||
+         HitUnleased(plan, moment, decision, outcomes);
+}
+
+bool RedisStore::HitUnleased(absl::Span<const Charge> plan, const Moment& moment,
+                             Decision* decision, Outcomes* outcomes) {
   if (!breaker_->IsQuiet()) [[unlikely]]
     return DecideByBreaker(Op::kHit, plan, moment, decision, outcomes);
   if (!denied_->on()) return false;
