@@ -5,12 +5,6 @@
 
 namespace tidegate::leases {
 
-int64_t Holding::Held(int64_t now_ns) const {
-  int64_t held = 0;
-  for (const Lease& lease : leases_) held += now_ns < lease.end_ns ? lease.tokens : 0;
-  return held;
-}
-
 bool Holding::HasLeftover(int64_t now_ns) const {
   return std::any_of(leases_.begin(), leases_.end(), [&](const Lease& lease) {
     return lease.end_ns != 0 && lease.end_ns <= now_ns && lease.tokens > 0;
@@ -18,16 +12,6 @@ bool Holding::HasLeftover(int64_t now_ns) const {
 }
 
 int64_t Holding::EndNs() const { return std::max(leases_[0].end_ns, leases_[1].end_ns); }
-
-bool Holding::Take(int64_t now_ns, int64_t cost) {
-  for (Lease& lease : leases_) {
-    if (now_ns >= lease.end_ns || lease.tokens < cost) continue;
-    lease.tokens -= cost;
-    lease.spent += cost;
-    return true;
-  }
-  return false;
-}
 
 bool Holding::PutBack(int64_t now_ns, int64_t units) {
   for (Lease& lease : leases_) {
@@ -96,20 +80,15 @@ std::array<Report, 2> Holding::GiveUp() {
   return reports;
 }
 
-bool Demand::Count(int64_t now_ns, int64_t units, int64_t length_ns) {
+void Demand::Roll(int64_t now_ns, int64_t length_ns) {
   const int64_t passed = now_ns - since_ns_;
-  const bool is_over = passed >= length_ns / 4;
-  if (is_over) {
-    const double lease = static_cast<double>(length_ns);
-    const double share = std::min(static_cast<double>(passed) / lease, 1.0);
-    const double rate = static_cast<double>(recent_) * lease / static_cast<double>(passed);
-    average_ += share * (rate - average_);
-    if (passed >= 2 * length_ns) begun_ns_ = now_ns;
-    recent_ = 0;
-    since_ns_ = now_ns;
-  }
-  recent_ += units;
-  return is_over || (recent_ & (recent_ - 1)) == 0;
+  const double lease = static_cast<double>(length_ns);
+  const double share = std::min(static_cast<double>(passed) / lease, 1.0);
+  const double rate = static_cast<double>(recent_) * lease / static_cast<double>(passed);
+  average_ += share * (rate - average_);
+  if (passed >= 2 * length_ns) begun_ns_ = now_ns;
+  recent_ = 0;
+  since_ns_ = now_ns;
 }
 
 double Demand::InOneLease(int64_t now_ns, int64_t length_ns) const {
@@ -195,21 +174,6 @@ int64_t Keeper::Ending() const {
   return std::max(least, std::min(kEndingTrips * trip_ns_, length_ns_ / 2));
 }
 
-void Keeper::Count(int64_t now_ns, int64_t cost) {
-  if (demand_.Count(now_ns, cost, length_ns_)) SetLowWater(now_ns);
-}
-
-Keeper::Course Keeper::TryHit(int64_t now_ns, int64_t cost) {
-  if (holding_.Take(now_ns, cost)) {
-    Count(now_ns, cost);
-    if (holding_.asks() || now_ns < next_ask_ns_ || !IsLow(now_ns)) return Course::kSpent;
-    return Want(now_ns) > 0 ? Course::kSpentAndAsk : Course::kSpent;
-  }
-  if (now_ns >= hold_ns_ || cost < hold_cost_) return Course::kStrict;
-  Count(now_ns, cost);
-  return Course::kRefused;
-}
-
 Keeper::Course Keeper::Hit(int64_t now_ns, int64_t cost) {
   const Course course = TryHit(now_ns, cost);
   return course == Course::kStrict ? Miss(now_ns, cost) : course;
@@ -224,15 +188,6 @@ Keeper::Course Keeper::Beside(int64_t now_ns, int64_t cost) {
   if (Peek(now_ns, cost) != Course::kSpent) return Miss(now_ns, cost);
   Count(now_ns, cost);
   return IsLow(now_ns) && MayAsk(now_ns) ? Course::kAsk : Course::kStrict;
-}
-
-bool Keeper::IsLow(int64_t now_ns) const {
-  const auto& [first, second] = holding_.leases();
-  const auto is_live = [&](const Lease& each) { return now_ns < each.end_ns && each.tokens > 0; };
-  if (is_live(first) && is_live(second)) return false;
-  const int64_t end_ns = is_live(first) ? first.end_ns : second.end_ns;
-  const bool ends = end_ns - now_ns < ending_ns_;
-  return ends || first.tokens + second.tokens < low_water_;
 }
 
 bool Keeper::MayAsk(int64_t now_ns) const {

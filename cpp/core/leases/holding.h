@@ -98,6 +98,9 @@ class Demand {
   bool IsSteady(int64_t now_ns, int64_t length_ns) const { return now_ns - begun_ns_ >= length_ns; }
 
  private:
+  // Makes the calls since since_ns_ part of the average.
+  void Roll(int64_t now_ns, int64_t length_ns);
+
   int64_t begun_ns_ = 0;
   double average_ = 0;  // units a lease
   int64_t recent_ = 0;  // units since since_ns_
@@ -189,6 +192,56 @@ class Keeper {
   int64_t ending_ns_ = 0;     // how long before its end a lease is followed by another
   int64_t low_water_ = 2;     // the units that calls may want meanwhile
 };
+
+// ------------------------------------------------------------------ what every hit of a lease runs
+
+inline int64_t Holding::Held(int64_t now_ns) const {
+  int64_t held = 0;
+  for (const Lease& lease : leases_) held += now_ns < lease.end_ns ? lease.tokens : 0;
+  return held;
+}
+
+inline bool Holding::Take(int64_t now_ns, int64_t cost) {
+  for (Lease& lease : leases_) {
+    if (now_ns >= lease.end_ns || lease.tokens < cost) continue;
+    lease.tokens -= cost;
+    lease.spent += cost;
+    return true;
+  }
+  return false;
+}
+
+inline bool Demand::Count(int64_t now_ns, int64_t units, int64_t length_ns) {
+  const bool is_over = now_ns - since_ns_ >= length_ns / 4;
+  if (is_over) [[unlikely]]
+    Roll(now_ns, length_ns);
+  recent_ += units;
+  return is_over || (recent_ & (recent_ - 1)) == 0;
+}
+
+inline void Keeper::Count(int64_t now_ns, int64_t cost) {
+  if (demand_.Count(now_ns, cost, length_ns_)) SetLowWater(now_ns);
+}
+
+inline bool Keeper::IsLow(int64_t now_ns) const {
+  const auto& [first, second] = holding_.leases();
+  const auto is_live = [&](const Lease& each) { return now_ns < each.end_ns && each.tokens > 0; };
+  if (is_live(first) && is_live(second)) return false;
+  const int64_t end_ns = is_live(first) ? first.end_ns : second.end_ns;
+  const bool ends = end_ns - now_ns < ending_ns_;
+  return ends || first.tokens + second.tokens < low_water_;
+}
+
+inline Keeper::Course Keeper::TryHit(int64_t now_ns, int64_t cost) {
+  if (holding_.Take(now_ns, cost)) {
+    Count(now_ns, cost);
+    if (holding_.asks() || now_ns < next_ask_ns_ || !IsLow(now_ns)) return Course::kSpent;
+    return Want(now_ns) > 0 ? Course::kSpentAndAsk : Course::kSpent;
+  }
+  if (now_ns >= hold_ns_ || cost < hold_cost_) return Course::kStrict;
+  Count(now_ns, cost);
+  return Course::kRefused;
+}
 
 }  // namespace tidegate::leases
 
