@@ -77,9 +77,16 @@ __all__ = [
 # Type checkers are to find names that do not exist, and so must not know of this function.
 if not TYPE_CHECKING:
     _ELSEWHERE = {
+        "DefaultRateLimit": "from tidegate.fastapi import DefaultRateLimit",
         "RateLimit": "from tidegate.fastapi import RateLimit",
         "RateLimitMiddleware": "from tidegate.asgi import RateLimitMiddleware",
         "RateLimiter": "from tidegate.flask import RateLimiter",
+        "Rule": "from tidegate.rules import Rule",
+        "RuleFile": "from tidegate.rules import RuleFile",
+        "Tiers": "from tidegate.rules import Tiers",
+        "client_ip": "from tidegate.keys import client_ip",
+        "exempt": "from tidegate.fastapi import exempt",
+        "limit": "from tidegate import rate_limit",
     }
 
     def __getattr__(name: str) -> Any:

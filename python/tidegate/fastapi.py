@@ -232,9 +232,14 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         elsewhere = {
+            "FastAPILimiter": "from tidegate import configure",
+            "Limiter": "from tidegate import Limiter",
             "RateLimited": "from tidegate.fastapi import RateLimitExceeded",
             "RateLimitMiddleware": "from tidegate.asgi import RateLimitMiddleware",
             "RateLimiter": "from tidegate.fastapi import RateLimit",
+            "configure": "from tidegate import configure",
+            "keys": "from tidegate import keys",
+            "limit": "from tidegate import rate_limit",
             "rate_limit": "from tidegate import rate_limit",
         }
         raise missing(__name__, name, elsewhere)

@@ -477,6 +477,16 @@ if not TYPE_CHECKING:
     for _name in ("check", "check_async", "explain", "rule_stats"):
         _advice = "expected hit(), such as hit('42'), or a limiter of rules: Limiter(rules=...)"
         setattr(KeyLimiter, _name, Absent(_name, _advice))
+    # The same calls in other limiters.
+    for _name, _advice in {
+        "clear": "expected reset(key)",
+        "consume": "expected hit(key, cost)",
+        "get_window_stats": "expected peek(key), which has remaining and reset_after",
+        "is_allowed": "expected allow(key)",
+        "test": "expected peek(key)",
+        "try_acquire": "expected hit(key), or acquire(key, timeout=...), which waits",
+    }.items():
+        setattr(KeyLimiter, _name, Absent(_name, _advice))
 
 # Inherited methods would be slower with each call (ADR 4).
 Limiter._add_fast_methods(Limiter)

@@ -27,9 +27,9 @@ _TAIL = 4096
 
 
 def networks_of(proxies: Iterable[str]) -> tuple[list[Network], bool]:
-    accepted = "expected addresses and networks such as '10.0.0.0/8', and 'unix'"
+    accepted = "addresses and networks such as '10.0.0.0/8', and 'unix'"
     if isinstance(proxies, (str, bytes)) or not isinstance(proxies, Iterable):
-        raise ArgumentTypeError(f"trusted_proxies is {proxies!r}; expected a list: {accepted}")
+        raise ArgumentTypeError(f"trusted_proxies is {proxies!r}; expected a list of {accepted}")
     networks: list[Network] = []
     trusts_unix = False
     for proxy in proxies:
@@ -42,7 +42,7 @@ def networks_of(proxies: Iterable[str]) -> tuple[list[Network], bool]:
             networks.append(ipaddress.ip_network(proxy))
         except ValueError as error:
             raise ConfigurationError(
-                f"trusted_proxies has {proxy!r} ({error}); {accepted}"
+                f"trusted_proxies has {proxy!r} ({error}); expected {accepted}"
             ) from None
     return networks, trusts_unix
 

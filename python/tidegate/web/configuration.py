@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from tidegate.limiter.errors import ConfigurationError
+from tidegate.limiter.storage.hints import unknown_options
 from tidegate.limiter.storage.options import StorageOptions
 from tidegate.web.callables import check_function
 from tidegate.web.headers import SHADOW, check_families
@@ -39,6 +40,8 @@ __all__ = [
 Owner = TypeVar("Owner")
 
 _OPTIONS = ("storage", "storage_options", "prefix", "key", "on_refused", "headers", "attributes")
+_OF_ONE = "the limit of @rate_limit, DefaultRateLimit or middleware"
+_HINTS = {"limit": _OF_ONE, "default_limit": _OF_ONE, "default_limits": _OF_ONE, "limits": _OF_ONE}
 
 _lock = threading.RLock()
 _configured: dict[str, Any] = {}
@@ -136,13 +139,21 @@ def _checked(given: dict[str, Any]) -> dict[str, Any]:
     from tidegate.web.rule_requests import checked_readers
     from tidegate.web.shared_counters import shared_store
 
-    if given.get("storage_options") and "storage" not in given:
+    options = given.get("storage_options", {})
+    unknown = options.keys() - {*StorageOptions.__annotations__, "clock"}
+    if unknown:
+        accepted = [name for name in _OPTIONS if name != "storage_options"]
         raise ConfigurationError(
-            f"the storage options {', '.join(given['storage_options'])} were given without a "
+            f"unknown option {unknown_options(unknown, accepted, _HINTS)}; "
+            f"expected {', '.join(f'{name}=' for name in accepted)}, and the options of storages"
+        )
+    if options and "storage" not in given:
+        raise ConfigurationError(
+            f"the storage options {', '.join(options)} were given without a "
             "storage; expected storage= too"
         )
     if "storage" in given:
-        shared_store(given["storage"], given.get("storage_options", {}))
+        shared_store(given["storage"], options)
     if "key" in given:
         given["key"] = key_function(given["key"])
         check_function("key", given["key"], ("the request",))

@@ -112,6 +112,15 @@ def test_a_guess_is_right(make: Callable[[], FastAPI]) -> None:
         (lambda: statuses(behind(default_limits=["1/hour"])), "here it is the limit of the mid"),
         (lambda: statuses(behind(limit="1/hour", headers=False)), "the headers are False of type"),
         (lambda: statuses(behind(rules={"rules": []})), "expected a RuleSet, such as tidegate.Rul"),
+        (lambda: statuses(behind(calls=5, period=60)), "calls .here it is a limit such as '5/min"),
+        (lambda: decorated("1/hour", key_function=str), "key_function .here it is key=.;"),
+        (lambda: decorated("1/hour", key=keys.user), "expected one that it makes: user"),
+        (lambda: decorated(100), "the limit is 100 of type int; expected a Limit, a text such"),
+        (lambda: tg.configure(limit="1/hour"), "limit .here it is the limit of @rate_limit, Def"),
+        (lambda: tg.configure(storage="memory://", by="ip"), "by .here it is key=.; expected sto"),
+        (lambda: keys.client_ip(trusted_proxies=True), "True; expected a list of addresses and"),
+        (lambda: tg.Limiter("1/hour", storage="localhost:6379"), "expected 'memory://' and"),
+        (lambda: tg.Limiter("100 requests per minute"), "such as '100/minute', '5 per 2 seconds'"),
     ],
 )
 def test_a_wrong_guess_is_an_error_with_the_way_out(
@@ -119,3 +128,43 @@ def test_a_wrong_guess_is_an_error_with_the_way_out(
 ) -> None:
     with pytest.raises(tg.ConfigurationError, match=expected):
         make()
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("from tidegate import limit", "from tidegate import rate_limit"),
+        ("from tidegate import RuleFile", "from tidegate.rules import RuleFile"),
+        ("from tidegate import client_ip", "from tidegate.keys import client_ip"),
+        ("from tidegate.fastapi import Limiter", "from tidegate import Limiter"),
+        ("from tidegate.fastapi import FastAPILimiter", "from tidegate import configure"),
+        ("from tidegate.fastapi import keys", "from tidegate import keys"),
+        (
+            "from tidegate.starlette import RateLimitMiddleware",
+            "from tidegate.asgi import RateLimitMiddleware",
+        ),
+    ],
+)
+def test_a_wrong_import_says_the_right_one_which_works(statement: str, expected: str) -> None:
+    with pytest.raises(ImportError, match=f"expected `{expected}`"):
+        exec(statement, {})
+    exec(expected, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("try_acquire", "hit"),
+        ("consume", "hit"),
+        ("is_allowed", "allow"),
+        ("test", "peek"),
+        ("get_window_stats", "peek"),
+        ("clear", "reset"),
+    ],
+)
+def test_a_method_of_another_limiter_names_the_one_here(name: str, expected: str) -> None:
+    limiter = tg.Limiter("5/minute")
+    with pytest.raises(AttributeError, match=rf"a Limiter has no {name}\(\); expected {expected}"):
+        getattr(limiter, name)
+    assert not hasattr(limiter, name)
+    getattr(limiter, expected)("user:42")
