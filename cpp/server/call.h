@@ -9,6 +9,8 @@
 #ifndef TIDEGATE_SERVER_CALL_H_
 #define TIDEGATE_SERVER_CALL_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -78,10 +80,20 @@ class Pending {
 // Makes the Pending of the call that Handle() is answering. Handle() may call this once.
 using Later = absl::FunctionRef<std::unique_ptr<Pending>()>;
 
+// By which protocol a call came. Calls of gRPC come by HTTP/2, and are counted apart.
+enum class Protocol : uint8_t { kHttp1, kHttp2, kGrpc };
+inline constexpr size_t kProtocols = 3;
+
+// Under which name the front counts how long a service's calls take.
+enum class TimedAs : uint8_t { kChecks, kEnvoy, kNothing };
+inline constexpr size_t kTimedServices = 2;
+
 // Thread-safe: every loop calls it.
 class Service {
  public:
   virtual ~Service() = default;
+
+  virtual TimedAs timed_as() const { return TimedAs::kNothing; }
 
   // Either fills `answer` and returns true, or takes the Pending from `later`, returns false, and
   // sends the answer through it. Never blocks.

@@ -7,10 +7,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <thread>
 
@@ -35,6 +38,7 @@ class Elsewhere final : public RoutedService {
     thread_.join();
   }
   std::vector<Route> routes() const override { return {{"POST", "/later"}}; }
+  TimedAs timed_as() const override { return TimedAs::kEnvoy; }
   bool Handle(const Request& request, Answer*, const Later& later) override {
     const std::lock_guard lock(mu_);
     calls_.emplace_back(later(), request.body);
@@ -98,6 +102,23 @@ uint64_t Count(const Front& front, const std::string& name) {
   return 0;
 }
 
+TEST(TimesTest, ABucketHasTheTimesUpToItsBound) {
+  using std::chrono::microseconds;
+  Times times;
+  for (const auto time : {microseconds(0), microseconds(10), microseconds(11),
+                          microseconds(1'000'000), microseconds(1'000'001)}) {
+    times.Add(time);
+  }
+  std::vector<uint64_t> counts;
+  for (size_t i = 0; i <= Times::kBounds.size(); ++i) counts.push_back(times.count(i));
+  std::vector<uint64_t> expected(Times::kBounds.size() + 1);
+  expected[0] = 2;
+  expected[1] = expected[Times::kBounds.size() - 1] = expected[Times::kBounds.size()] = 1;
+  EXPECT_EQ(counts, expected);
+  EXPECT_EQ(times.nanoseconds(), 2'000'022'000U);
+  EXPECT_TRUE(std::is_sorted(Times::kBounds.begin(), Times::kBounds.end()));
+}
+
 TEST(FrontTest, LoopsSendTheAnswersOfOtherThreads) {
   FrontOptions options;
   options.loops = 2;
@@ -121,6 +142,14 @@ TEST(FrontTest, LoopsSendTheAnswersOfOtherThreads) {
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(right, 300);
   EXPECT_EQ(Count(front, "answers_later"), 300U);
+  for (const Front::TimesOfCalls& times : front.CallTimes()) {
+    EXPECT_EQ(times.service, TimedAs::kEnvoy);
+    const bool is_http1 = times.protocol == Protocol::kHttp1;
+    EXPECT_EQ(std::accumulate(times.counts.begin(), times.counts.end(), uint64_t{0}),
+              is_http1 ? 300U : 0U);
+    EXPECT_EQ(times.seconds > 0, is_http1);
+  }
+  EXPECT_EQ(front.CallTimes().size(), 3U) << "of one service that is timed, and of no other";
   EXPECT_TRUE(front.Drain(seconds(60)));
   // A drain does not wait for clients to see that their connections were closed.
   EXPECT_TRUE(Eventually([&] { return Count(front, "connections_open") == 0; }));

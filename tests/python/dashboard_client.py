@@ -13,6 +13,7 @@ from admin_client import AdminService, Clock
 from fastapi import FastAPI
 from tidegate.rules.sql.service_tables import anomalies, upgrade_requests, usage_hours
 from tidegate.server.admin.oidc import OidcError
+from tidegate.server.call_times import Bucket, Taken
 from tidegate.server.dashboard.mount import mount_dashboard
 from tidegate.server.recording import Recorded, Row
 from tidegate.server.records.audit import Actor
@@ -45,6 +46,7 @@ class DashboardService(AdminService):
         self.oidc = options.pop("oidc", None)
         super().__init__(url, clock, oidc=self.oidc, **options)
         self.recent: list[Recorded] = []
+        self.times: list[Taken] = []
         self.problem: str | None = None
         self.numbers = {"usage_dropped": 0}
         self.admin_app = self.app
@@ -54,6 +56,7 @@ class DashboardService(AdminService):
             self.admin_app.state.admin,
             self.oidc,
             recent=lambda: self.recent,
+            times=lambda: self.times,
             counters=lambda: self.numbers,
             ping=lambda: self.problem,
             clock=lambda: clock().timestamp(),
@@ -63,6 +66,11 @@ class DashboardService(AdminService):
     def record(self, *rows: Row, ago: float = 1.0) -> None:
         """Records decisions `ago` seconds before now."""
         self.recent.append(Recorded(self.clock().timestamp() - ago, list(rows)))
+
+    def time(self, *buckets: tuple[float, int], ago: float = 1.0) -> None:
+        """Keeps how long calls took, counted `ago` seconds before now."""
+        taken = [Bucket(*each) for each in buckets]
+        self.times.append(Taken(self.clock().timestamp() - ago, taken))
 
     def use(self, user: str, *, hours_ago: int = 0, endpoint: str = "/api", **counts: int) -> None:
         """Adds to the usage history."""

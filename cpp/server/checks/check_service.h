@@ -29,6 +29,7 @@ class CheckService final : public RoutedService {
 
   std::vector<Route> routes() const override;
   std::vector<std::string_view> descriptors() const override;
+  TimedAs timed_as() const override { return TimedAs::kChecks; }
   bool Handle(const Request& request, Answer* answer, const Later& later) override;
   void Flush() override;
 

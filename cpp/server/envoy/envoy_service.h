@@ -39,6 +39,7 @@ class EnvoyService final : public RoutedService {
   void SetPenalties(std::shared_ptr<const Penalties> penalties);
 
   std::vector<Route> routes() const override;
+  TimedAs timed_as() const override { return TimedAs::kEnvoy; }
   bool Handle(const Request& request, Answer* answer, const Later& later) override;
   void Flush() override { state_->store.store().Flush(); }
 

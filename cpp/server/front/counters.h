@@ -2,22 +2,13 @@
 #ifndef TIDEGATE_SERVER_FRONT_COUNTERS_H_
 #define TIDEGATE_SERVER_FRONT_COUNTERS_H_
 
-#include <atomic>
-#include <cstdint>
+#include <array>
+#include <cstddef>
+
+#include "server/call.h"
+#include "server/front/times.h"
 
 namespace tidegate::server {
-
-class Counter {
- public:
-  void Add(uint64_t n = 1) {
-    count_.store(count_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-  }
-  void Subtract(uint64_t n = 1) { Add(~n + 1); }
-  uint64_t read() const { return count_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<uint64_t> count_{0};
-};
 
 // X(name): each is a key of Front::Stats().
 #define TIDEGATE_FRONT_COUNTERS(X)                                                         \
@@ -45,6 +36,16 @@ struct Counters {
 #define TIDEGATE_DECLARE(name) Counter name;
   TIDEGATE_FRONT_COUNTERS(TIDEGATE_DECLARE)
 #undef TIDEGATE_DECLARE
+
+  Times& TimesOf(TimedAs service, Protocol protocol) {
+    return times[static_cast<size_t>(service)][static_cast<size_t>(protocol)];
+  }
+  const Times& TimesOf(TimedAs service, Protocol protocol) const {
+    return times[static_cast<size_t>(service)][static_cast<size_t>(protocol)];
+  }
+
+  // The times of calls by service and protocol.
+  std::array<std::array<Times, kProtocols>, kTimedServices> times;
 };
 
 }  // namespace tidegate::server

@@ -22,6 +22,11 @@ void Clear(Answer* answer) {
 
 }  // namespace
 
+void CountTime(const CallId& id, Instant now, Counters* counters) {
+  if (id.timed_as == TimedAs::kNothing) return;
+  counters->TimesOf(id.timed_as, id.protocol).Add(now - id.since);
+}
+
 void Refuse(int http_status, std::string_view why, Answer* answer) {
   Clear(answer);
   AnswerProblem({http_status, GrpcStatus::kOk, std::string(why)}, /*is_grpc=*/false, answer);
@@ -36,10 +41,14 @@ void RefuseGrpc(GrpcStatus status, std::string_view why, Answer* answer) {
 bool Call(Service* service, const Request& request, CallId id, Surroundings* around,
           Answer* answer) {
   around->handled = true;
+  id.timed_as = service->timed_as();
+  id.since = around->now;
   const auto later = [&] { return MakePending(around->mailbox, id); };
   Clear(answer);
   try {
-    return service->Handle(request, answer, later);
+    if (!service->Handle(request, answer, later)) return false;
+    if (id.timed_as != TimedAs::kNothing) CountTime(id, MonotonicNow(), around->counters);
+    return true;
   } catch (const std::exception&) {
     around->counters->errors_service.Add();
     if (request.is_grpc) {

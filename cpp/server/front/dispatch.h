@@ -15,6 +15,9 @@ void Refuse(int http_status, std::string_view why, Answer* answer);
 // Resets `answer` to the error of a gRPC call.
 void RefuseGrpc(GrpcStatus status, std::string_view why, Answer* answer);
 
+// Counts how long a call took that is answered now, if its service's calls are timed.
+void CountTime(const CallId& id, Instant now, Counters* counters);
+
 // Lets the service answer; returns false if it answers later.
 bool Call(Service* service, const Request& request, CallId id, Surroundings* around,
           Answer* answer);

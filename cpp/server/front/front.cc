@@ -230,4 +230,24 @@ std::vector<std::pair<std::string, uint64_t>> Front::Stats() const {
   return stats;
 }
 
+std::vector<Front::TimesOfCalls> Front::CallTimes() const {
+  std::vector<TimesOfCalls> all;
+  if (!is_ours()) return all;
+  const std::lock_guard lock(mu_);
+  for (const Service* const service : routes_.services()) {
+    const TimedAs timed_as = service->timed_as();
+    if (timed_as == TimedAs::kNothing) continue;
+    for (const Protocol protocol : {Protocol::kHttp1, Protocol::kHttp2, Protocol::kGrpc}) {
+      TimesOfCalls sum{timed_as, protocol, 0, std::vector<uint64_t>(Times::kBounds.size() + 1)};
+      for (const auto& loop : loops_) {
+        const Times& times = loop->counters().TimesOf(timed_as, protocol);
+        sum.seconds += static_cast<double>(times.nanoseconds()) / 1e9;
+        for (size_t i = 0; i < sum.counts.size(); ++i) sum.counts[i] += times.count(i);
+      }
+      all.push_back(std::move(sum));
+    }
+  }
+  return all;
+}
+
 }  // namespace tidegate::server

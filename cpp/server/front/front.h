@@ -60,6 +60,14 @@ class Front {
   bool running() const;
   // Counters by name, over all loops.
   std::vector<std::pair<std::string, uint64_t>> Stats() const;
+  // How long calls took, of each service whose calls are timed, by protocol, over all loops.
+  struct TimesOfCalls {
+    TimedAs service;
+    Protocol protocol;
+    double seconds;                // of all calls
+    std::vector<uint64_t> counts;  // by the buckets of Times
+  };
+  std::vector<TimesOfCalls> CallTimes() const;
 
  private:
   absl::Status CheckNotStarted(const char* what) const;

@@ -211,7 +211,7 @@ void Http1Session::Handle(std::string_view body) {
   request.body = body;
   request.peer = peer_;
   Enter(Stage::kHandling);
-  const CallId id{connection_, ++request_};
+  const CallId id{connection_, ++request_, Protocol::kHttp1};
   if (Dispatch(request, id, around_, &loop_answer)) Send();
 }
 

@@ -134,7 +134,7 @@ void Http2Session::Handle(Http2Stream* stream) {
     HandleGrpc(stream, &request);
     return;
   }
-  const CallId id{connection_, static_cast<uint32_t>(stream->id)};
+  const CallId id{connection_, static_cast<uint32_t>(stream->id), Protocol::kHttp2};
   stream->stage = Stage::kHandling;
   if (Dispatch(request, id, around_, &stream->answer)) {
     Submit(stream);
@@ -153,7 +153,7 @@ void Http2Session::HandleGrpc(Http2Stream* stream, Request* request) {
     FailGrpc(stream, status, why);
     return;
   }
-  const CallId id{connection_, static_cast<uint32_t>(stream->id)};
+  const CallId id{connection_, static_cast<uint32_t>(stream->id), Protocol::kGrpc};
   stream->stage = Stage::kHandling;
   if (Call(stream->service, *request, id, around_, &stream->answer)) {
     Submit(stream);
@@ -290,7 +290,7 @@ void Http2Session::CountOutput(size_t bytes) {
 void Http2Session::StartStreaming(Http2Stream* stream, StreamingMethod* method) {
   counters().requests_http2.Add();
   counters().requests_grpc.Add();
-  const CallId id{connection_, static_cast<uint32_t>(stream->id)};
+  const CallId id{connection_, static_cast<uint32_t>(stream->id), Protocol::kGrpc};
   stream->streaming = method->Start(StreamWriter(around_->mailbox, id));
   stream->stage = Stage::kAnswering;
   stream->deadline = stream->call_deadline;

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "server/front/date.h"
+#include "server/front/dispatch.h"
 
 namespace tidegate::server {
 namespace {
@@ -226,7 +227,10 @@ void Loop::Settle() {
 
 void Loop::DeliverPosted() {
   if (!around_.mailbox->Take(&posted_)) return;
+  const Instant now = MonotonicNow();
   for (Posted& posted : posted_) {
+    // Also of calls for which nobody waits any more.
+    if (posted.kind == Posted::Kind::kAnswer) CountTime(posted.id, now, &counters_);
     const auto found = connections_.find(posted.id.connection);
     if (found == connections_.end()) continue;
     found->second->Deliver(std::move(posted));

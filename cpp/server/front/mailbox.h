@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/monotonic.h"
 #include "server/call.h"
 #include "tidegate/wake.h"
 
@@ -17,6 +18,9 @@ namespace tidegate::server {
 struct CallId {
   uint64_t connection = 0;
   uint32_t call = 0;  // the number of the call in its connection
+  Protocol protocol = Protocol::kHttp1;
+  TimedAs timed_as = TimedAs::kNothing;
+  Instant since{};  // the instant of the loop's turn that began the call
 };
 
 struct Posted {

@@ -157,6 +157,25 @@ py::dict StatsOf(const Front& front) {
   return stats;
 }
 
+py::list TimesOf(const Front& front) {
+  constexpr const char* kServices[] = {"checks", "envoy"};
+  constexpr const char* kProtocols[] = {"http1", "http2", "grpc"};
+  py::list all;
+  for (const Front::TimesOfCalls& times : WithoutGil([&] { return front.CallTimes(); })) {
+    py::list counts;
+    for (size_t i = 0; i < times.counts.size(); ++i) {
+      const bool is_last = i == server::Times::kBounds.size();
+      const double bound = is_last ? std::numeric_limits<double>::infinity()
+                                   : static_cast<double>(server::Times::kBounds[i].count()) / 1e6;
+      counts.append(py::make_tuple(bound, times.counts[i]));
+    }
+    all.append(py::make_tuple(kServices[static_cast<size_t>(times.service)],
+                              kProtocols[static_cast<size_t>(times.protocol)], times.seconds,
+                              std::move(counts)));
+  }
+  return all;
+}
+
 void RegisterTls(py::module_& m) {
   py::class_<Tls, std::shared_ptr<Tls>>(m, "Tls", "A certificate, from files in PEM.")
       .def(py::init([](const std::string& certificate, const std::string& key,
@@ -241,7 +260,8 @@ void RegisterFront(py::module_& m) {
           py::arg("seconds"))
       .def("stop", [](Front& front) { WithoutGil([&] { front.Stop(); }); })
       .def_property_readonly("running", &Front::running)
-      .def("stats", &StatsOf);
+      .def("stats", &StatsOf)
+      .def("call_times", &TimesOf);
   RegisterHealth(m);
 }
 

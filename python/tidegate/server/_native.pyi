@@ -51,6 +51,9 @@ class Front:
     @property
     def running(self) -> bool: ...
     def stats(self) -> dict[str, int]: ...
+    def call_times(self) -> list[tuple[str, str, float, list[tuple[float, int]]]]:
+        """How long calls took: service, protocol, the seconds of all calls, and buckets by their
+        upper bounds in seconds, each with the number of its calls. The last bound is infinite."""
 
 class Health:
     """grpc.health.v1 of a front. The name "" is serving from the start."""

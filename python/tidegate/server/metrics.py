@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tidegate.limiter.errors import ConfigurationError
@@ -13,6 +15,7 @@ try:
     from prometheus_client.metrics_core import (
         CounterMetricFamily,
         GaugeMetricFamily,
+        HistogramMetricFamily,
         UnknownMetricFamily,
     )
     from prometheus_client.registry import Collector
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
+    from tidegate.server.call_times import CallTimes
     from tidegate.server.state import ServiceState
 
     Counters = Callable[[], Mapping[str, int]]
@@ -35,6 +39,7 @@ __all__ = [
     "ReferenceCounters",
     "SlipCounters",
     "StateCollector",
+    "TimesCollector",
     "registry_of",
     "render",
 ]
@@ -86,6 +91,27 @@ class StateCollector(Collector):
             since.add_metric((each.name,), each.since)
         yield newest
         yield since
+
+
+class TimesCollector(Collector):
+    """How long calls took, which `read` returns."""
+
+    def __init__(self, read: Callable[[], list[CallTimes]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        family = HistogramMetricFamily(
+            "tidegate_check_seconds",
+            "The time from reading a call to its answer.",
+            labels=("service", "protocol"),
+        )
+        for service, protocol, seconds, buckets in self._read():
+            upto = accumulate(bucket.calls for bucket in buckets)
+            bounds = (
+                "+Inf" if math.isinf(bucket.bound) else str(bucket.bound) for bucket in buckets
+            )
+            family.add_metric((service, protocol), list(zip(bounds, upto)), seconds)
+        yield family
 
 
 class SlipCounters(Collector):

@@ -113,7 +113,8 @@ class Recording:
 
     Listeners are called with a Recorded on this object's thread. If a listener raises, the error is
     logged and the other listeners are still called. The foremost rows of the last five minutes are
-    kept for the dashboard. Thread-safe.
+    kept for the dashboard. `each_second` is called on the same thread; it does not raise.
+    Thread-safe.
     """
 
     def __init__(
@@ -122,10 +123,12 @@ class Recording:
         listeners: Iterable[Callable[[Recorded], object]],
         *,
         clock: Callable[[], float] = time.time,
+        each_second: Callable[[], object] = lambda: None,
     ) -> None:
         self._recorder = recorder
         self._listeners = list(listeners)
         self._clock = clock
+        self._each_second = each_second
         self._recent: deque[Recorded] = deque(maxlen=int(_KEPT_SECONDS / _INTERVAL))
         self._tiers: dict[str, str] = {}
         self._stop = threading.Event()
@@ -178,3 +181,4 @@ class Recording:
     def _run(self) -> None:
         while not self._stop.wait(_INTERVAL):
             self.take()
+            self._each_second()

@@ -18,6 +18,7 @@ from tidegate.rules.rule_set import RuleSet
 from tidegate.rules.source import RuleSource, Source
 from tidegate.server.anomalies.detector import AnomalyDetector
 from tidegate.server.anomalies.state_file import StateFile, beside_database
+from tidegate.server.call_times import Bucket, CallTimes, RecentTimes
 from tidegate.server.certificates import CertificateWatch, files_of
 from tidegate.server.enforcement import Enforcement
 from tidegate.server.inherited import InheritedSockets
@@ -126,7 +127,10 @@ class Service:
         self._writers: list[tuple[str, Any]] = []
         self.anomalies: AnomalyWatch | None = None
         self.enforcement: Enforcement | None = None
-        self.recording = Recording(self.recorder, self._listeners())
+        self.recent_times = RecentTimes(self.call_times)
+        self.recording = Recording(
+            self.recorder, self._listeners(), each_second=self.recent_times.take
+        )
 
     def _open_rules(self) -> RuleSource | RuleSet:
         settings = self.settings
@@ -372,6 +376,7 @@ class Service:
             api.state.admin,
             oidc,
             recent=self.recording.recent,
+            times=self.recent_times.recent,
             counters=self.counters,
             ping=self.store.ping,
             state=self.state,
@@ -385,9 +390,14 @@ class Service:
             ReferenceCounters,
             SlipCounters,
             StateCollector,
+            TimesCollector,
         )
 
-        found: list[Any] = [StateCollector(self.state), SlipCounters(self.slips.counts)]
+        found: list[Any] = [
+            StateCollector(self.state),
+            SlipCounters(self.slips.counts),
+            TimesCollector(self.call_times),
+        ]
         envoy = self.settings.envoy
         if envoy is not None and envoy.metrics != "none":
             kind = ReferenceCounters if envoy.metrics == "reference" else DescriptorCounters
@@ -400,6 +410,13 @@ class Service:
                 self.snapshots.read_tokens()
             else:
                 self.snapshots.refresh()
+
+    def call_times(self) -> list[CallTimes]:
+        """Returns how long calls took, by service and protocol."""
+        return [
+            CallTimes(service, protocol, seconds, [Bucket(*each) for each in buckets])
+            for service, protocol, seconds, buckets in self.front.call_times()
+        ]
 
     def counters(self) -> dict[str, int]:
         """Returns the metrics that only the service has, by name."""

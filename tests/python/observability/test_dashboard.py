@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from servers import asgi_call, limited
@@ -16,6 +18,9 @@ pytest.importorskip("prometheus_client")
 
 import promql_parser
 from tidegate.prometheus import RateLimitCollector
+from tidegate.server.call_times import Bucket, CallTimes
+from tidegate.server.metrics import SlipCounters, StateCollector, TimesCollector
+from tidegate.server.state import ServiceState
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 DASHBOARD = json.loads((DOCS / "grafana" / "tidegate.json").read_text())
@@ -30,13 +35,24 @@ SCRAPED = {"job", "instance"}
 
 @pytest.fixture(scope="module")
 def exported():
-    """Of each sample that a collector exports, its labels and the type of its metric."""
+    """Of each sample that the collectors export that are shown, its labels and its metric's type.
+
+    These are a limiter's, and of the service its state, its slips, and the times of its calls.
+    """
     app = limited("1/hour")
     collector = RateLimitCollector({"a": app}, decision_seconds=True)
     asyncio.run(asgi_call(app))
     collector.close()
+    source = SimpleNamespace(since=1.0, last_error=None)
+    times = CallTimes("checks", "grpc", 0.5, [Bucket(0.1, 1), Bucket(math.inf, 0)])
+    of_service = [
+        StateCollector(ServiceState({"rules": source})),
+        SlipCounters({"tier": 1}),
+        TimesCollector(lambda: [times]),
+    ]
     samples = {}
-    for family in collector.collect():
+    families = [each.collect() for each in (collector, *of_service)]
+    for family in itertools.chain.from_iterable(families):
         for sample in family.samples:
             labels, _ = samples.setdefault(sample.name, (set(), family.type))
             labels.update(sample.labels)

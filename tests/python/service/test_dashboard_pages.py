@@ -13,7 +13,8 @@ from admin_client import Clock, add_api_rule
 from dashboard_client import HOSTILE, DashboardService, row
 from tidegate import __version__
 from tidegate.rules.file import RuleFile
-from tidegate.server.dashboard.charts import line_chart
+from tidegate.server.dashboard.charts import line_chart, step_chart
+from tidegate.server.dashboard.filters import short_time
 from tidegate.server.dashboard.live import seconds_of
 from tidegate.server.state import ServiceState
 
@@ -311,6 +312,46 @@ def test_a_chart_of_a_short_past_begins_where_that_begins() -> None:
     none = line_chart([], [], "a chart", 5)
     assert none.is_empty
     assert 'class="allowed-line" points=""' in none.svg
+
+
+def test_the_overview_has_quantiles_of_the_times_of_checks(dashboard: DashboardService) -> None:
+    assert "p99 of checks, 5 min</dt><dd>none</dd>" in dashboard.browser().get("/").text
+    dashboard.dashboard.state = ServiceState({}, started=dashboard.clock().timestamp() - 200)
+    dashboard.time((1e-3, 98), (0.01, 2), ago=12)  # counted when the second was over
+    dashboard.time((1e-3, 4), ago=2)
+    text = dashboard.browser().get("/").text
+    assert "p50 of checks, 5 min</dt><dd>510 µs</dd>" in text
+    assert "p99 of checks, 5 min</dt><dd>5.3 ms</dd>" in text
+    assert "p50 and p99 of each ten seconds, at most 5.5 ms" in text
+    assert "<span>10 ms</span><span>5 ms</span><span>0</span>" in text
+    for ago, p50, p99 in ((0, "500 µs", "990 µs"), (10, "510 µs", "5.5 ms"), (20, "none", "none")):
+        row = text.partition(f">{ago} to {ago + 10}</th>")[2].partition("</tr>")[0]
+        assert f'"p50" class="n">{p50}</td>' in row
+        assert f'"p99" class="n">{p99}</td>' in row
+
+
+def test_a_chart_of_steps_has_gaps_where_nothing_is_known() -> None:
+    drawn = step_chart({"a-line": [None, 1, 2, None, 4]}, "a chart", 6)
+    assert 'd="M200.0,120.0H300.0V80.0H400.0M500.0,0.0H600.0"' in drawn.svg
+    assert (drawn.top, drawn.is_empty) == (4, False)
+    assert step_chart({"a-line": [None]}, "a chart", 6).is_empty
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "none"),
+        (4e-6, "4 µs"),
+        (8.44e-6, "8.4 µs"),
+        (999.4e-6, "999 µs"),
+        (999.6e-6, "1 ms"),
+        (0.0254, "25 ms"),
+        (1, "1 s"),
+        (12.34, "12.3 s"),
+    ],
+)
+def test_a_time_is_shown_in_its_unit(seconds: float | None, text: str) -> None:
+    assert short_time(seconds) == text
 
 
 def test_a_caller_links_to_the_requests_that_were_refused_most(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from tidegate.server.admin.context import Admin
+    from tidegate.server.call_times import Taken
     from tidegate.server.recording import Recorded
 
 __all__ = ["Dashboard", "Visit", "create_pages", "open_route", "signed_in"]
@@ -65,9 +66,9 @@ _HEADERS = (
 class Dashboard:
     """The data of the pages, and the sessions of visitors.
 
-    `recent` returns what was recorded in the last five minutes, `counters` the numbers of the
-    service, and `ping` the reason why the storage does not answer, or None. `state` says which
-    version and which configuration run.
+    `recent` returns what was recorded in the last five minutes, `times` how long calls took in
+    them, `counters` the numbers of the service, and `ping` the reason why the storage does not
+    answer, or None. `state` says which version and which configuration run.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Dashboard:
         recent: Callable[[], list[Recorded]],
         counters: Callable[[], dict[str, int]],
         ping: Callable[[], str | None],
+        times: Callable[[], list[Taken]] = list,
         state: ServiceState | None = None,
         clock: Callable[[], float] = time.time,
         limit: str = FAILED_ATTEMPTS,
@@ -87,6 +89,7 @@ class Dashboard:
         self.recent = recent
         self.counters = counters
         self.ping = ping
+        self.times = times
         self.state = state or ServiceState({})
         self.clock = clock
         self.sessions = Sessions(admin.now)

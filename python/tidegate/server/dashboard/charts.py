@@ -5,14 +5,15 @@ A drawing stretches with the page, so it has no text: the page writes the axes a
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["Chart", "bar_chart", "line_chart"]
+__all__ = ["Chart", "bar_chart", "line_chart", "step_chart"]
 
 WIDTH = 600
 HEIGHT = 160
@@ -46,6 +47,36 @@ def line_chart(allowed: Sequence[int], refused: Sequence[int], label: str, lengt
         refused=points[1],
     )
     return Chart(_svg(body, label), top, not any(allowed) and not any(refused))
+
+
+def step_chart(lines: Mapping[str, Sequence[float | None]], label: str, length: int) -> Chart:
+    """Draws lines of values that last from one place to the next, each of the class of its name.
+
+    The values are the latest of `length`; where there is none, nothing is drawn.
+    """
+    known = [value for values in lines.values() for value in values if value is not None]
+    top = _round_top(math.ceil(max(known, default=0)))
+    body = Markup("").join(
+        Markup('<path class="{}" d="{}"/>').format(name, _steps(values, top, length))
+        for name, values in lines.items()
+    )
+    return Chart(_svg(body, label), top, not known)
+
+
+def _steps(values: Sequence[float | None], top: int, length: int) -> str:
+    parts = []
+    before = None
+    for i, value in enumerate(values, length - len(values)):
+        if value is not None:
+            begin, end, y = (
+                WIDTH * i / length,
+                WIDTH * (i + 1) / length,
+                HEIGHT - HEIGHT * value / top,
+            )
+            parts.append(f"V{y:.1f}" if before is not None else f"M{begin:.1f},{y:.1f}")
+            parts.append(f"H{end:.1f}")
+        before = value
+    return "".join(parts)
 
 
 def bar_chart(allowed: Sequence[int], refused: Sequence[int], label: str) -> Chart:

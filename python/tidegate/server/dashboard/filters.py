@@ -8,7 +8,7 @@ import math
 import re
 from typing import Any
 
-__all__ = ["FILTERS", "with_invisible_shown"]
+__all__ = ["FILTERS", "short_time", "with_invisible_shown"]
 
 # Characters of control, without a width, or that turn the direction of what follows, by which a
 # caller's name could look like another one.
@@ -57,6 +57,17 @@ def _length(seconds: float | None) -> str:
     return f"{seconds / 86_400:.1f} days"
 
 
+def short_time(seconds: float | None) -> str:
+    """Returns a time such as `40 µs`, `2.5 ms` or `1 s`."""
+    if seconds is None:
+        return "none"
+    for unit, scale in (("µs", 1e6), ("ms", 1e3)):
+        value = seconds * scale
+        if value < 999.5:
+            return f"{value:.{int(value < 9.95)}f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:.1f}".removesuffix(".0") + " s"
+
+
 def _compact_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1)
 
@@ -65,5 +76,6 @@ FILTERS = {
     "number": _number,
     "moment": _moment,
     "length_of_time": _length,
+    "short_time": short_time,
     "compact_json": _compact_json,
 }

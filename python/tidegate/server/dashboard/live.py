@@ -6,14 +6,26 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidegate.server.call_times import quantile
 from tidegate.server.recording import caller_of
 
 if TYPE_CHECKING:
+    from tidegate.server.call_times import Taken
     from tidegate.server.recording import Recorded, Row
 
-__all__ = ["SECONDS", "Caller", "Second", "Slice", "seconds_of", "slices_of", "top_callers"]
+__all__ = [
+    "SECONDS",
+    "SLICE",
+    "Caller",
+    "Second",
+    "Slice",
+    "seconds_of",
+    "slices_of",
+    "top_callers",
+]
 
 SECONDS = 300
+SLICE = 10
 
 
 class Second(NamedTuple):
@@ -32,6 +44,9 @@ class Slice(NamedTuple):
     """How many seconds ago the slice ended."""
     allowed: int
     refused: int
+    p50: float | None
+    """The seconds within which half of the calls were answered; None without calls."""
+    p99: float | None
 
 
 class Caller(NamedTuple):
@@ -68,16 +83,27 @@ def seconds_of(recent: list[Recorded], now: float, since: float = 0.0) -> list[S
     return [Second(*each) for each in sums[SECONDS - known :]]
 
 
-def slices_of(seconds: list[Second], length: int = 10) -> list[Slice]:
-    """Returns sums of ten seconds, the latest first."""
+def slices_of(
+    seconds: list[Second], times: list[Taken], now: float, length: int = SLICE
+) -> list[Slice]:
+    """Returns sums of ten seconds, the latest first; `times` are those of the same minutes."""
     found = []
+    last = math.floor(now) - 1
     for end in range(len(seconds), 0, -length):
         part = seconds[max(0, end - length) : end]
+        ago = len(seconds) - end
+        taken = [
+            each.buckets
+            for each in times
+            if last - ago - length < math.floor(each.at) <= last - ago
+        ]
         found.append(
             Slice(
-                len(seconds) - end,
+                ago,
                 sum(each.allowed for each in part),
                 sum(each.refused for each in part),
+                quantile(taken, 0.5),
+                quantile(taken, 0.99),
             )
         )
     return found

@@ -14,10 +14,12 @@ from tidegate.rules.sql.violation_table import top_violations
 from tidegate.server.admin import anomaly_routes, operation_routes, rule_routes, user_routes
 from tidegate.server.admin.bodies import Asked, Note, ResetAsked, Unlock
 from tidegate.server.admin.problems import ProblemError
+from tidegate.server.call_times import quantile
 from tidegate.server.dashboard import live, user_pages
 from tidegate.server.dashboard.app import open_route, signed_in
 from tidegate.server.dashboard.assets import asset
-from tidegate.server.dashboard.charts import line_chart
+from tidegate.server.dashboard.charts import line_chart, step_chart
+from tidegate.server.dashboard.filters import short_time
 from tidegate.server.dashboard.session import (
     FORM_COOKIE,
     PATH,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from tidegate.server.dashboard.app import Dashboard, Visit
+    from tidegate.server.dashboard.charts import Chart
 
 __all__ = ["ROUTES"]
 
@@ -84,7 +87,10 @@ def sign_out(visit: Visit) -> Response:
 def _now_values(visit: Visit) -> dict[str, Any]:
     dashboard = visit.dashboard
     started = dashboard.state.started
-    seconds = live.seconds_of(dashboard.recent(), dashboard.clock(), started)
+    now = dashboard.clock()
+    seconds = live.seconds_of(dashboard.recent(), now, started)
+    times = dashboard.times()
+    slices = live.slices_of(seconds, times, now)
     allowed, refused = ([each[i] for each in seconds] for i in (0, 1))
     label = (
         f"Decisions per second of the last five minutes: {sum(allowed)} allowed, "
@@ -99,9 +105,12 @@ def _now_values(visit: Visit) -> dict[str, Any]:
             users.list_requests(connection, status="PENDING", user=None, before=None, most=100)
         )
     return {
-        "at": dt.datetime.fromtimestamp(dashboard.clock(), dt.timezone.utc),
+        "at": dt.datetime.fromtimestamp(now, dt.timezone.utc),
         "chart": line_chart(allowed, refused, label, live.SECONDS),
-        "slices": live.slices_of(seconds),
+        "slices": slices,
+        "p50": quantile((each.buckets for each in times), 0.5),
+        "p99": quantile((each.buckets for each in times), 0.99),
+        "times": _times_chart(slices),
         "allowed": sum(allowed),
         "refused": sum(refused),
         "degraded": sum(each.degraded for each in seconds),
@@ -120,6 +129,22 @@ def _now_values(visit: Visit) -> dict[str, Any]:
     }
 
 
+def _times_chart(slices: list[live.Slice]) -> Chart:
+    """Draws the quantiles of the slices, in microseconds."""
+    lines = {
+        f"{name}-line": [None if value is None else value * 1e6 for value in values]
+        for name, values in (
+            ("p50", [each.p50 for each in reversed(slices)]),
+            ("p99", [each.p99 for each in reversed(slices)]),
+        )
+    }
+    most = max((each.p99 for each in slices if each.p99 is not None), default=None)
+    label = "Times of checks in the last five minutes: p50 and p99 of each ten seconds"
+    if most is not None:
+        label += f", at most {short_time(most)}"
+    return step_chart(lines, label, live.SECONDS // live.SLICE)
+
+
 def overview(visit: Visit) -> Response:
     """Shows what happens now; a user without a role sees the page about that user."""
     if not visit.may("viewer"):
@@ -129,7 +154,8 @@ def overview(visit: Visit) -> Response:
 
 def live_overview(visit: Visit) -> Response:
     """Returns the parts of the overview that change."""
-    return visit.parts("overview", ("state", "figures", "chart", "slices"), _now_values(visit))
+    parts = ("state", "figures", "chart", "times", "slices")
+    return visit.parts("overview", parts, _now_values(visit))
 
 
 def _key_values(visit: Visit) -> dict[str, Any]:
