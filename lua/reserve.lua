@@ -145,8 +145,8 @@ for i = 1, count do
       p.entry = entry_of(redis.call('HGET', p.open, p.id))
       if p.entry then kind, held = 'o', p.entry[1] end
     end
-    -- No reservation holds more than a limit can count.
-    if kind and tonumber(held) + p.units < 9007199254740992 then
+    -- No reservation is raised beyond what a limit can count.
+    if kind and (op == 'settle' or tonumber(held) + p.units < 9007199254740992) then
       p.held = tonumber(held)
       if kind == 's' then
         p.found = p.held == p.units and AGAIN or SETTLED

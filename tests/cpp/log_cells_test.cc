@@ -63,5 +63,55 @@ TEST(LogMarkTest, IsThatOfTheLogWhenCallsRace) {
   }
 }
 
+// Each charge and each refund changes the whole debt, so that of two at once none may be lost.
+TEST(LogDebtTest, IsExactWhenCallsRace) {
+  constexpr int kCalls = 900 / kSanitizerShare;
+  constexpr int kThreadsHere = 4;
+  const Limit limit = *Limit::Create({.count = 11,
+                                      .period_ns = kSecond,
+                                      .algorithm = Algorithm::kSlidingLog,
+                                      .max_debt = int64_t{1} << 40});
+  for (int round = 0; round < 5; ++round) {
+    std::vector<Cell> cells(Table::kSliceCells);
+    const auto call = [&](auto&& how) {
+      Table table(cells.data(), 1);
+      return how(LogCells(table, limit, {5, uint64_t{7} << 16}, [](const Table::Entry&) {}));
+    };
+    const Moment moment{.now_ns = kStart, .confirmed = true};
+    call([&](LogCells log) { return log.Charge(moment, 100, limit.max_debt()).charged; });
+    RunThreads(kThreadsHere, [&](int thread) {
+      for (int i = 0; i < kCalls; ++i) {
+        call(
+            [&](LogCells log) { return log.Charge(moment, 1 + thread, limit.max_debt()).charged; });
+        if (i % 3 == 0) call([&](LogCells log) { return log.Refund(moment, 1); });
+      }
+    });
+    const Decision found = call([&](LogCells log) { return log.Peek(moment, 1); });
+    EXPECT_EQ(found.used_units, 100 + kCalls * (1 + 2 + 3 + 4) - kThreadsHere * ((kCalls + 2) / 3));
+    EXPECT_FALSE(found.behind);
+  }
+}
+
+// The one that dies has marked the cell as its own.
+TEST(LogDebtTest, IsChangedAfterACallDiedThatChangedIt) {
+  const Limit limit = *Limit::Create(
+      {.count = 3, .period_ns = kSecond, .algorithm = Algorithm::kSlidingLog, .max_debt = 1000});
+  std::vector<Cell> cells(Table::kSliceCells);
+  Table table(cells.data(), 1);
+  LogCells log(table, limit, {5, uint64_t{7} << 16}, [](const Table::Entry&) {});
+  const Moment moment{.now_ns = kStart, .confirmed = true};
+  log.Charge(moment, 5, 1000);
+  int marked = 0;
+  for (Cell& cell : cells) {
+    const uint64_t code = CodeOfDebt(kSecond);
+    if ((cell.w1.load() & kMostDebtCode) != code || cell.w1.load() >> 20 != 0) continue;
+    cell.w1.store(cell.w1.load() | (kMostDebtCode + 1));
+    ++marked;
+  }
+  ASSERT_EQ(marked, 1);
+  EXPECT_EQ(log.Charge(moment, 4, 1000).charged, 4);
+  EXPECT_EQ(log.Peek(moment, 1).used_units, 9);
+}
+
 }  // namespace
 }  // namespace tidegate

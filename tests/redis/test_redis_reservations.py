@@ -129,6 +129,23 @@ def by_proxy_and_direct(server: RedisServer, proxy: Proxy) -> tuple[tg.Limiter, 
     return tg.Limiter(LONG, storage=uri), tg.Limiter(LONG, storage=server.uri(PATIENT))
 
 
+@pytest.mark.parametrize("algorithm", ["token-bucket", "fixed-window", "sliding-log"])
+@pytest.mark.parametrize("used", [2**53 - 1, 2**53, 2**62])
+def test_an_absurd_use_is_charged_as_in_memory(
+    server: RedisServer, algorithm: str, used: int
+) -> None:
+    limit = tg.Limit("10/hour", algorithm=algorithm)
+    key = f"absurd {algorithm} {used}"
+    found = []
+    for uri in (server.uri(PATIENT), "memory://"):
+        limiter = tg.Limiter(limit, storage=uri)
+        reservation = limiter.reserve(key, 5)
+        decision = reservation.commit(used)
+        reservation.commit(used)  # changes nothing
+        found.append((decision.charged, limiter.peek(key).debt))
+    assert found == [(110, 100), (110, 100)]  # a key may owe ten times the burst
+
+
 @pytest.mark.parametrize("mode", ["reset", "close", "half-close"])
 def test_a_lost_reply_loses_and_doubles_no_unit(
     server: RedisServer, proxy: Proxy, mode: str

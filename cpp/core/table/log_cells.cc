@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "table/neighbours.h"
 #include "table/table_inl.h"
 
@@ -14,6 +16,13 @@ namespace {
 constexpr int kMaxLogTries = 1000;
 // So often a call that others overtake reads again; then it takes whatever place is free.
 constexpr int kMaxReads = 64;
+// So often a call waits a millisecond for another one that changes a debt, before it takes that for
+// dead.
+constexpr int kMaxWaits = 200;
+// The second word of the further cell: the code of a debt, whether a call is changing the debt, and
+// how many calls have done so.
+constexpr uint64_t kChanging = kMostDebtCode + 1;
+constexpr uint64_t kOneCall = 2 * kChanging;
 
 // The two ends in a cell, the later first. In a fresh cell w1 is no end.
 struct Pair {
@@ -83,22 +92,58 @@ uint64_t LogCells::ReadDebtCode(int64_t now_ns) const {
   Table::Slot slot;
   const bool owes = table_.Find(KeyOf(cells_), &slot) && slot.state.w0 != 0 &&
                     static_cast<int64_t>(slot.state.w0) > now_ns;
-  return owes ? slot.state.w1 : 0;
+  return owes ? slot.state.w1 & kMostDebtCode : 0;
 }
 
-void LogCells::WriteDebtCode(int64_t newest, uint64_t code, int64_t now_ns) {
+uint64_t LogCells::EnterDebt(int64_t now_ns) {
+  uint64_t waited_for = 0;
+  for (int tries = 0;; ++tries) {
+    bool entered = false;
+    uint64_t mine = 0;
+    Table::Entry entry;
+    table_.Update(
+        KeyOf(cells_), now_ns, {.is_one = true}, entry, [] { return MarkOfRank(255 - kRankMark); },
+        [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
+          const bool fresh = w0 == 0;
+          if (!fresh && (w1 & kChanging) != 0 &&
+              (w1 != waited_for || tries < kMaxReads + kMaxWaits)) {
+            if (w1 != waited_for) tries = 0;
+            waited_for = w1;
+            entered = false;
+            return false;
+          }
+          const bool owes = !fresh && static_cast<int64_t>(w0) > now_ns;
+          const uint64_t calls = fresh ? 0 : w1 / kOneCall;
+          mine = (calls + 1) * kOneCall | kChanging | (owes ? w1 & kMostDebtCode : 0);
+          // An end that has passed would leave the cell to other keys.
+          next_w0 = std::max(owes ? w0 : 0, static_cast<uint64_t>(now_ns + limit_.period_ns()));
+          next_w1 = mine;
+          entered = true;
+          return true;
+        });
+    if (entry.changed()) entered_(entry);
+    if (entered) return mine;
+    if (tries < kMaxReads) {
+      sched_yield();
+    } else {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  }
+}
+
+bool LogCells::WriteDebt(uint64_t mine, int64_t newest, uint64_t code, int64_t now_ns, bool leave) {
+  bool written = false;
   Table::Entry entry;
   table_.Update(
       KeyOf(cells_), now_ns, {.is_one = true}, entry, [] { return MarkOfRank(255 - kRankMark); },
       [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
-        // Of two charges at once, either may be the last.
-        const bool owes = w0 != 0 && static_cast<int64_t>(w0) > now_ns;
-        next_w0 =
-            owes ? std::max(w0, static_cast<uint64_t>(newest)) : static_cast<uint64_t>(newest);
-        next_w1 = owes ? std::max(w1, code) : code;
-        return true;
+        written = w0 != 0 && w1 / kOneCall == mine / kOneCall;
+        next_w0 = static_cast<uint64_t>(newest);
+        next_w1 = mine / kOneCall * kOneCall | (leave ? 0 : kChanging) | code;
+        return written;
       });
   if (entry.changed()) entered_(entry);
+  return written;
 }
 
 void LogCells::Clamp(const InstantRing& ring, int64_t now_ns) {
@@ -139,38 +184,63 @@ void LogCells::Shift(const InstantRing& ends, int64_t periods, int64_t part, int
 
 Decision LogCells::Charge(const Moment& moment, int64_t cost, int64_t most_debt) {
   const int64_t now_ns = moment.now_ns;
+  int64_t in_place = 0;  // what has been charged in free places
   for (int tries = 0;; ++tries) {
     View view = Read(now_ns);
     if (IsBehind(limit_, view.ring, now_ns)) {
       if (!moment.confirmed) {
         Decision decision = PeekLog(limit_, view.ring, now_ns, 1);
-        decision.SetCharged(0);
+        decision.SetCharged(in_place);
         return decision;
       }
       Clamp(view.ring, now_ns);
     }
     const InstantRing before = Read(now_ns).ring;
     const auto places = static_cast<int64_t>(before.size());
-    Decision decision = StepLogCharge(limit_, &view.ring, now_ns, cost, most_debt);
+    Decision decision = StepLogCharge(limit_, &view.ring, now_ns, cost - in_place, most_debt);
     const int64_t in_room =
         std::min(decision.charged, std::max<int64_t>(0, limit_.count() - places));
     if (in_room > 0) {
       int64_t end = now_ns + limit_.period_ns();
       if (!before.empty()) end = std::max(end, before.newest());
-      if (!Add(view, before.size(), end, in_room, now_ns, tries)) {
-        if (tries < kMaxLogTries) continue;
-        decision.SetCharged(0);
-        return decision;
+      const bool added = Add(view, before.size(), end, in_room, now_ns, tries);
+      if (!added && tries < kMaxLogTries) continue;
+      if (added && in_room < decision.charged) {
+        in_place += in_room;
+        continue;
       }
+      decision.SetCharged(in_place + (added ? in_room : 0));
+      return decision;
     }
-    if (const int64_t owed = decision.charged - in_room; owed > 0) {
-      WriteDebtCode(view.ring.newest(), view.ring.debt_code(), now_ns);
-      const InstantRing ends = Read(now_ns).ring;
-      const auto alive = static_cast<int64_t>(ends.size());
-      if (alive > 0) Shift(ends, owed / alive, owed % alive, now_ns);
+    if (decision.charged > 0 && !ChargeOwed(now_ns, cost - in_place, most_debt, &decision)) {
+      if (tries < kMaxLogTries) continue;
+      decision.SetCharged(0);
     }
+    decision.SetCharged(in_place + decision.charged);
     return decision;
   }
+}
+
+bool LogCells::ChargeOwed(int64_t now_ns, int64_t cost, int64_t most_debt, Decision* decision) {
+  const uint64_t mine = EnterDebt(now_ns);
+  const InstantRing ends = Read(now_ns).ring;
+  InstantRing after = Read(now_ns).ring;
+  *decision = StepLogCharge(limit_, &after, now_ns, cost, most_debt);
+  const auto places = static_cast<int64_t>(ends.size());
+  const bool full = places == limit_.count();
+  const int64_t owed = full ? decision->charged : 0;
+  const uint64_t before_code = mine & kMostDebtCode;
+  if (owed == 0) {
+    const int64_t newest = ends.empty() ? now_ns + limit_.period_ns() : ends.newest();
+    WriteDebt(mine, newest, before_code, now_ns, true);
+    return full;
+  }
+  if (!WriteDebt(mine, after.newest(), std::max(before_code, after.debt_code()), now_ns, false)) {
+    return false;
+  }
+  Shift(ends, owed / places, owed % places, now_ns);
+  WriteDebt(mine, after.newest(), after.debt_code(), now_ns, true);
+  return true;
 }
 
 template <typename Change>
@@ -311,13 +381,23 @@ int64_t LogCells::Move(int64_t end, int64_t to, int64_t most) {
   return moved;
 }
 
-int64_t LogCells::Refund(const Moment& moment, int64_t cost) {
-  const InstantRing ends = Read(moment.now_ns).ring;
-  const int64_t owed = std::min(cost, OwedIn(limit_, ends, moment.now_ns, 0));
+int64_t LogCells::RefundDebt(int64_t now_ns, int64_t cost) {
+  if (ReadDebtCode(now_ns) == 0) return 0;
+  const uint64_t mine = EnterDebt(now_ns);
+  InstantRing ends = Read(now_ns).ring;
+  const int64_t owed = std::min(cost, OwedIn(limit_, ends, now_ns, 0));
   if (owed > 0) {
     const auto alive = static_cast<int64_t>(ends.size());
-    Shift(ends, -(owed / alive), -(owed % alive), moment.now_ns);
+    Shift(ends, -(owed / alive), -(owed % alive), now_ns);
+    ends.Shift(-(owed / alive), -(owed % alive), limit_.period_ns());
   }
+  const int64_t newest = ends.empty() ? now_ns + limit_.period_ns() : ends.newest();
+  WriteDebt(mine, newest, mine & kMostDebtCode, now_ns, true);
+  return owed;
+}
+
+int64_t LogCells::Refund(const Moment& moment, int64_t cost) {
+  const int64_t owed = RefundDebt(moment.now_ns, cost);
   const int64_t most = std::min(cost - owed, limit_.count());
   int64_t freed = 0;
   while (freed < most) {

@@ -18,8 +18,10 @@
 // one that lowers it, a large charge, afterwards: a slow call never leaves a mark that is too low.
 //
 // A key that owes has a further cell, with the newest end that a debt has given it and the code of
-// debt.h. It is read only if an end lies more than a period ahead. A charge that goes into debt
-// first writes that cell and then changes each place: one that is interrupted charges a part.
+// debt.h. It is read only if an end lies more than a period ahead. A call that changes a debt
+// changes each place, so only one call at a time does so: it marks that cell as its own, raises the
+// code before it moves ends, and gives the cell free. Others wait, but not for ever, as it may have
+// died: a call that is interrupted charges a part.
 //
 // Process-safe: at every instruction each cell holds only ends of admitted units.
 #ifndef TIDEGATE_SRC_TABLE_LOG_CELLS_H_
@@ -81,9 +83,16 @@ class LogCells {
   void Remark(Mark mark, Mark lowered_from = 0);
   // Like InstantRing::Shift(); `ends` are those that count, in order.
   void Shift(const InstantRing& ends, int64_t periods, int64_t part, int64_t now_ns);
-  // The cell with the code of a debt, which Read() puts into the ring.
+  // The code of the debt, which Read() puts into the ring.
   uint64_t ReadDebtCode(int64_t now_ns) const;
-  void WriteDebtCode(int64_t newest, uint64_t code, int64_t now_ns);
+  // Makes the further cell this call's own; returns what its second word is then.
+  uint64_t EnterDebt(int64_t now_ns);
+  // Writes the cell, and gives it free if `leave`. Returns false if it is no longer this call's.
+  bool WriteDebt(uint64_t mine, int64_t newest, uint64_t code, int64_t now_ns, bool leave);
+  // Charges what finds no place. Returns false if some has found one, or another call interfered.
+  bool ChargeOwed(int64_t now_ns, int64_t cost, int64_t most_debt, Decision* decision);
+  // Gives back units that are owed, `cost` at most; returns how many.
+  int64_t RefundDebt(int64_t now_ns, int64_t cost);
   // Moves ends that lie too far ahead back.
   void Clamp(const InstantRing& ring, int64_t now_ns);
   // Gives at most `most` places with this end another one, 0 to free them; returns how many.
