@@ -168,6 +168,9 @@ class Store:
     def blocks(self) -> bool:
         """Whether calls wait for something outside the process."""
     @property
+    def spans_processes(self) -> bool:
+        """Whether several processes have the same counts, also parent and child of `fork()`."""
+    @property
     def reads_clock(self) -> bool:
         """Whether the limiter's clock decides; otherwise the store has its own clock."""
     def ping(self) -> str | None:

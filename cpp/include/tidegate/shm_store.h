@@ -85,6 +85,7 @@ class ShmStore : public Store {
   static absl::Status Remove(std::string_view name);
 
   std::string_view kind() const override { return "shm"; }
+  bool spans_processes() const override { return true; }
 
   virtual const std::string& path() const = 0;
   virtual int64_t capacity() const = 0;

@@ -255,6 +255,9 @@ class Store {
   // Whether hosts that each use their own clock share it: a state that lies ahead of one host's
   // clock may then be right by another's.
   virtual bool spans_hosts() const { return false; }
+  // Whether several processes share it, as after fork(): a child has the same counts, and not a
+  // copy.
+  virtual bool spans_processes() const { return blocks() || spans_hosts(); }
 
   // A store that fails may have a fallback decide for it. These are calls on the fallback.
   // PeekFallback uses the fallback's part of the limit.

@@ -10,13 +10,11 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "redis/transport/process_local.h"
 #include "server/grpc/reflection.h"
+#include "tidegate/process.h"
 
 namespace tidegate::server {
 namespace {
-
-using redis::ForkGeneration;
 
 // Signals go to the threads of the program. A broken pipe is reported by the write itself.
 class SignalsBlocked {

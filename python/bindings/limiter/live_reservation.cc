@@ -6,6 +6,8 @@
 // The GIL guards the state: nothing here releases it between the look whether the reservation is
 // open and the note that it is settled. Only a clock in Python would, and a limiter with one makes
 // no such reservations. An interpreter without the GIL would need a lock of each reservation there.
+// A child of fork() has a copy of that state: where it shares the counts with its parent, only the
+// parent settles what it has reserved.
 #include <structmember.h>
 
 #include <algorithm>
@@ -18,9 +20,12 @@
 #include "limiter/fast_call.h"
 #include "limiter/limiter.h"
 #include "limiter/reservations.h"
+#include "tidegate/process.h"
 
 namespace tidegate::python {
 namespace {
+
+constexpr int64_t kNowhere = -1;
 
 struct LiveReservation {
   PyObject_HEAD PyObject* owner;  // the limiter
@@ -30,6 +35,8 @@ struct LiveReservation {
   char is_live;  // settled here; else by the subclass
   char is_refused;
   char is_settled;
+  int64_t made_in;     // the process, as ForkGeneration() numbers it
+  int64_t open_in;     // the same while it is settled here and open; then kNowhere
   int64_t settled_at;  // so many units
   int64_t settled_ns;  // the instant of it
   Reservation reservation;
@@ -42,7 +49,11 @@ LiveReservation& Self(PyObject* self) { return *reinterpret_cast<LiveReservation
 
 PyObject* New(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* const self = type->tp_alloc(type, 0);
-  if (self != nullptr) new (&Self(self).reservation) Reservation;
+  if (self != nullptr) {
+    new (&Self(self).reservation) Reservation;
+    Self(self).made_in = ForkGeneration();
+    Self(self).open_in = kNowhere;
+  }
   return self;
 }
 
@@ -55,6 +66,7 @@ int Traverse(PyObject* self, visitproc visit, void* arg) {
 
 int Clear(PyObject* self) {
   Self(self).is_live = 0;
+  Self(self).open_in = kNowhere;
   Py_CLEAR(Self(self).owner);
   Py_CLEAR(Self(self).whose);
   Py_CLEAR(Self(self).decision);
@@ -93,6 +105,12 @@ struct Use {
   }
 };
 
+// Whether this process has but a copy of it, while the process that it was forked from may settle
+// it in the same counts.
+bool IsInherited(const LiveReservation& self, const Limiter& limiter) {
+  return self.made_in != ForkGeneration() && limiter.store().spans_processes();
+}
+
 int64_t Reserved(const Reservation& reservation) {
   int64_t most = 0;
   for (const Reservation::Part& part : reservation.parts) most = std::max(most, part.units);
@@ -118,13 +136,14 @@ PyObject* SettleAt(PyObject* object, PyObject* units) {
     standing.SetCharged(actual);
     return NewDecision(standing, self.owner);
   }
-  if (self.is_refused != 0 || self.is_settled != 0) {
+  if (self.is_refused != 0 || self.is_settled != 0 || IsInherited(self, *use.limiter)) {
     return CallMethod(object, refuse, units).release().ptr();
   }
   const int64_t reserved = Reserved(self.reservation);
   const Decision settled =
       use.limiter->CallReserved(Op::kSettle, use.key.view(), actual, &self.reservation);
   if (IsOver(self.reservation)) return CallMethod(object, refuse, units).release().ptr();
+  self.open_in = kNowhere;
   self.is_settled = 1;
   self.settled_at = actual;
   self.settled_ns = settled.at_ns;
@@ -139,10 +158,10 @@ PyObject* SettleAt(PyObject* object, PyObject* units) {
 }
 
 // The same for the usual commit, in one straight line: of one limit, of units that an int of Python
-// has in one digit, while nobody waits and nothing is due. Null without an error where SettleAt()
-// must do it.
+// has in one digit, in the process that it is open in, while nobody waits and nothing is due. Null
+// without an error where SettleAt() must do it.
 PyObject* SettleQuickly(LiveReservation& self, PyObject* units) {
-  if (!PyLong_CheckExact(units) || self.is_settled != 0 || self.is_refused != 0) [[unlikely]]
+  if (!PyLong_CheckExact(units)) [[unlikely]]
     return nullptr;
   const Upkeep& upkeep = UpkeepOf(self.owner);
   if (upkeep.is_expiring || upkeep.is_awaited()) [[unlikely]]
@@ -159,6 +178,7 @@ PyObject* SettleQuickly(LiveReservation& self, PyObject* units) {
     Py_DECREF(decision);
     return nullptr;
   }
+  self.open_in = kNowhere;
   self.is_settled = 1;
   self.settled_at = actual;
   self.settled_ns = room->at_ns;
@@ -181,7 +201,7 @@ PyObject* OnlyArgument(const char* name, PyObject* const* args, Py_ssize_t count
 PyObject* Commit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
   static PyObject* const settle = Interned("_commit");
   static PyObject* const settle_usage = Interned("_commit_usage");
-  if (count == 1 && names == nullptr && Self(self).is_live != 0) [[likely]] {
+  if (count == 1 && names == nullptr && Self(self).open_in == ForkGeneration()) [[likely]] {
     return Guarded([&]() -> PyObject* {
       PyObject* const decision = SettleQuickly(Self(self), args[0]);
       return decision != nullptr ? decision : SettleAt(self, args[0]);
@@ -220,7 +240,7 @@ PyObject* Extend(PyObject* object, PyObject* const* args, Py_ssize_t count, PyOb
     const int64_t units = ReservedUnits(Op::kRaise, more);
     GiveBackDue(self.owner);
     const Use use(self);
-    if (self.is_refused != 0 || self.is_settled != 0) {
+    if (self.is_refused != 0 || self.is_settled != 0 || IsInherited(self, *use.limiter)) {
       return CallMethod(object, refuse).release().ptr();
     }
     ExpectReservable(use.limiter->store(), use.limiter->limits(), Op::kRaise);
@@ -252,6 +272,7 @@ PyObject* Record(PyObject* object, PyObject* id) {
     }
     use.limiter->RecordReserved(use.key.view(), &self.reservation, settled_at);
     self.is_live = 0;
+    self.open_in = kNowhere;
     py::list parts;
     for (const Reservation::Part& part : self.reservation.parts) {
       parts.append(py::make_tuple(part.units, part.until_ns));
@@ -279,6 +300,7 @@ py::object Opened(PyObject* type, PyObject* limiter, PyObject* key) {
   Py_INCREF(key);
   self.whose = key;
   self.is_live = 1;
+  self.open_in = self.made_in;
   self.reservation.unrecorded = true;
   return object;
 }
@@ -315,6 +337,7 @@ PyObject* ReserveAtOnce(PyObject*, PyObject* const* args, Py_ssize_t count) {
     const Decision decision =
         limiter->CallReserved(Op::kReserve, key.view(), units, &self.reservation);
     self.is_refused = decision.allowed ? 0 : 1;
+    if (!decision.allowed) self.open_in = kNowhere;
     self.decision = NewDecision(decision, self.owner);
     return self.decision == nullptr ? nullptr : object.release().ptr();
   });
@@ -377,6 +400,15 @@ PyMemberDef members[] = {
     {nullptr, 0, 0, 0, nullptr},
 };
 
+PyObject* IsOfAnotherProcess(PyObject* self, void*) {
+  return PyBool_FromLong(Self(self).made_in != ForkGeneration());
+}
+
+PyGetSetDef properties[] = {
+    {"_is_of_another_process", IsOfAnotherProcess, nullptr, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
 // (type): adds the methods to a subclass, which calls them without a detour then.
 PyObject* AddLiveMethods(PyObject*, PyObject* type) {
   return Guarded([&]() -> PyObject* {
@@ -409,6 +441,7 @@ void RegisterLiveReservation(py::module_& m) {
   type.tp_as_number = &reservation_as_number;
   type.tp_methods = live_methods;
   type.tp_members = members;
+  type.tp_getset = properties;
   type.tp_doc = "What a limiter in memory has reserved, and only this object knows.";
   AddType(m, "LiveReservation", type);
   if (PyModule_AddFunctions(m.ptr(), functions) < 0) throw py::error_already_set();

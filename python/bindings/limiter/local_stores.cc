@@ -28,6 +28,7 @@ void RegisterLocalStores(py::module_& m) {
                                    name.data(), static_cast<Py_ssize_t>(name.size()), "replace"));
                              })
       .def_property_readonly("blocks", &Store::blocks)
+      .def_property_readonly("spans_processes", &Store::spans_processes)
       .def_property_readonly("reads_clock", &Store::reads_clock)
       .def("_clear", &Store::Clear)
       .def("_native",

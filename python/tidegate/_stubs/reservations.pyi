@@ -16,6 +16,8 @@ class LiveReservation:
     _is_refused: bool
     _is_settled: bool
     _settled_at: int
+    @property
+    def _is_of_another_process(self) -> bool: ...
     def __bool__(self) -> bool: ...
     def commit(
         self, actual: int | Sequence[int] | None = None, *, usage: Mapping[str, int] | None = None

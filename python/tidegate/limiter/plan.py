@@ -299,6 +299,10 @@ class Plan(_core.Plan, Reserves):
             limiter._room.wake_first(key)
 
     @property
+    def _spans_processes(self) -> bool:
+        return self._limiters[0]._storage.spans_processes
+
+    @property
     def _may_wait(self) -> bool:
         return self._loops is not None
 

@@ -43,6 +43,10 @@ _NOT_KNOWN = (
     "stays at its estimate or was given back, as on_expiry says, or it was settled a while ago; "
     "expected a commit within its ttl. charge() charges what was used beyond the estimate"
 )
+_INHERITED = (
+    "the reservation is of the process that this one was forked from, and has no token; expected "
+    "that process to settle it, or a token that was read before the fork"
+)
 _NOT_OPEN = (
     "the reservation is not open, and was not raised; expected a call before it is settled and "
     "within its ttl"
@@ -261,7 +265,7 @@ class Reservation(_core.LiveReservation):
 
     def _is_left(self) -> bool:
         """Whether leaving the block settles it. A commit without an answer is made again."""
-        if self._is_settled or self._is_refused:
+        if self._is_settled or self._is_refused or self._is_inherited():
             return False
         return self._is_wanted or self._on_exit == "release"
 
@@ -272,6 +276,17 @@ class Reservation(_core.LiveReservation):
             )
         if self._is_expired:
             raise ReservationError(_NOT_KNOWN)
+        if not self._is_settled and self._is_inherited():
+            raise ReservationError(_INHERITED)
+
+    def _is_inherited(self) -> bool:
+        """Whether a process that this one was forked from settles it, and it alone: there is no
+        record that tells the one of the other, but they share the counts."""
+        return (
+            self._is_of_another_process
+            and (self._is_live or self._is_of_hit)
+            and self._owner._spans_processes
+        )
 
     def _call(self) -> _core.Reservation:
         """What the core needs for one call."""
@@ -436,6 +451,8 @@ class Reserves:
         def _now_ns(self) -> int: ...
         @property
         def _may_wait(self) -> bool: ...
+        @property
+        def _spans_processes(self) -> bool: ...
 
     _expiring: Expiring | None = None
     # The core gives back what is due, before it settles another, only if this is set.

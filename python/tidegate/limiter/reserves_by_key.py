@@ -176,6 +176,10 @@ class ReservesByKey(Reserves):
         self._room.wake_first(whose)
 
     @property
+    def _spans_processes(self) -> bool:
+        return self._storage.spans_processes
+
+    @property
     def _may_wait(self) -> bool:
         return self._storage.blocks
 

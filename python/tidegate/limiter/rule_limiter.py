@@ -552,6 +552,10 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         self._write_offs.seen(decision, units or 0)
 
     @property
+    def _spans_processes(self) -> bool:
+        return self._storage.spans_processes
+
+    @property
     def _may_wait(self) -> bool:
         return self._storage.blocks
 

@@ -9,11 +9,9 @@
 #include <memory>
 #include <utility>
 
-namespace tidegate::redis {
+#include "tidegate/process.h"
 
-// The number of forks between this process and the first one. It distinguishes processes like
-// getpid(), but costs only a load.
-int64_t ForkGeneration();
+namespace tidegate::redis {
 
 // Thread-safe, without a lock. T has Start(), called once before its first use, and Stop(),
 // called in the process that made it.
