@@ -145,8 +145,9 @@ for i = 1, count do
       p.entry = entry_of(redis.call('HGET', p.open, p.id))
       if p.entry then kind, held = 'o', p.entry[1] end
     end
-    -- No reservation is raised beyond what a limit can count.
-    if kind and (op == 'settle' or tonumber(held) + p.units < 9007199254740992) then
+    -- No reservation holds, or is raised to, more than a limit can count.
+    local most = tonumber(held or 0) + (op == 'settle' and 0 or p.units)
+    if kind and most < 9007199254740992 then
       p.held = tonumber(held)
       if kind == 's' then
         p.found = p.held == p.units and AGAIN or SETTLED
