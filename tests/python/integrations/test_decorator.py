@@ -77,6 +77,17 @@ def test_wrapping_a_registered_function_is_refused(kind):
         rate_limit("5/minute")(route)
 
 
+def test_the_refusal_names_the_route_with_its_article():
+    app = fastapi.FastAPI()
+
+    def route():
+        return {}
+
+    app.get("/")(route)
+    with pytest.raises(tg.ConfigurationError, match="registered with an APIRoute already"):
+        rate_limit("5/minute")(route)
+
+
 def test_a_decorator_below_the_route_does_not_search_the_heap(monkeypatch):
     def searched():
         raise AssertionError("the heap was searched")

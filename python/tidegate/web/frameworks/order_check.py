@@ -120,9 +120,10 @@ def refuse_registered(view: Any, references: int) -> None:
         if registered is None and count > _FRESH_BELOW:
             registered = registration(function, sys.maxsize)
     if registered is not None:
+        article = "an" if registered[0] in "AEIOU" else "a"
         raise ConfigurationError(
-            f"{view.__qualname__} is registered with a {registered} already, which calls it "
-            "without @rate_limit; expected @rate_limit below the decorator that "
+            f"{view.__qualname__} is registered with {article} {registered} already, which calls "
+            "it without @rate_limit; expected @rate_limit below the decorator that "
             "registers the route"
         )
 
