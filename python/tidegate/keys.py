@@ -21,11 +21,11 @@ import inspect
 import re
 import sys
 from collections.abc import Awaitable, Container, Iterable, Mapping
-from typing import Any, Callable, Union
+from typing import TYPE_CHECKING, Any, Callable, Union
 from uuid import UUID
 
 from tidegate._core import peer_of
-from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, missing
 from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.web.addresses import (
     address_of,
@@ -523,3 +523,11 @@ def _in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+# Type checkers are to find names that do not exist.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        names = ("ip", "remote_address", "get_remote_address", "ip_address")
+        raise missing(__name__, name, dict.fromkeys(names, "tidegate.keys.client_ip()"))

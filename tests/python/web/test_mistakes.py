@@ -12,6 +12,7 @@ import tidegate as tg
 import tidegate.asgi
 import tidegate.fastapi
 import tidegate.flask
+import tidegate.keys
 import tidegate.wsgi
 
 
@@ -281,3 +282,14 @@ def test_another_name_is_refused_with_the_one_of_today(module: str, name: str, n
     assert hasattr(importlib.import_module(module), now)
     with pytest.raises(AttributeError, match=r"no attribute 'other'$"):
         importlib.import_module(module).other  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["ip", "remote_address", "get_remote_address", "ip_address"])
+def test_the_name_of_an_address_in_other_limiters_leads_to_client_ip(name):
+    with pytest.raises(AttributeError, match=rf"has no {name}; expected `tidegate.keys.client_ip"):
+        getattr(tidegate.keys, name)
+
+
+def test_any_other_name_is_no_key_function():
+    with pytest.raises(AttributeError, match=r"'tidegate\.keys' has no attribute 'cliend_ip'$"):
+        tidegate.keys.cliend_ip  # noqa: B018
