@@ -99,6 +99,10 @@ class Service {
   // sends the answer through it. Never blocks.
   virtual bool Handle(const Request& request, Answer* answer, const Later& later) = 0;
 
+  // Fills `answer` and returns true if this caller may not call the method at all. Before the front
+  // unpacks the message of a call it asks this; the body of `request` is still packed.
+  virtual bool Refuses(const Request& /*request*/, Answer* /*answer*/) { return false; }
+
   // Each loop calls this after a batch of requests, to send the calls that they submitted to
   // stores.
   virtual void Flush() {}

@@ -128,6 +128,21 @@ class CheckServiceTest : public ::testing::Test {
   CheckOptions open_{.requires_token = false};
 };
 
+TEST_F(CheckServiceTest, RefusesACallerWithoutATokenBeforeTheMessageIsRead) {
+  Request request;
+  request.method = "POST";
+  request.path = "/tidegate.v1.RateLimiter/Check";
+  request.body = "packed";
+  request.is_grpc = true;
+  Answer answer;
+  CheckService closed(TwoAMinute(MakeStore()), CheckOptions{}, nullptr);
+  EXPECT_TRUE(closed.Refuses(request, &answer));
+  EXPECT_EQ(answer.grpc_status, GrpcStatus::kUnauthenticated);
+  EXPECT_EQ(closed.counters().unauthorized, 1);
+  CheckService open(TwoAMinute(MakeStore()), open_, nullptr);
+  EXPECT_FALSE(open.Refuses(request, &answer));
+}
+
 TEST_F(CheckServiceTest, AnswersAtOnceIfTheStoreDoesNotWait) {
   CheckService service(TwoAMinute(MakeStore()), open_, recorder_);
   Asking asking(service);

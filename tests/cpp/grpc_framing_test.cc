@@ -125,8 +125,23 @@ TEST(GrpcPackedTest, AMessageThatUnpacksFarBeyondTheBoundIsRefused) {
   EXPECT_EQ(UnpackGrpc(std::string_view(bomb).substr(kGrpcFrameHead), GrpcEncoding::kGzip, 100'000,
                        &message, &why),
             GrpcStatus::kResourceExhausted);
-  EXPECT_EQ(why, "the unpacked message is too long; expected at most 100000 bytes");
+  EXPECT_EQ(why, "the message unpacks to more than 100000 bytes; expected a shorter one");
   EXPECT_LE(message.size(), 100'001U) << "no more is unpacked";
+}
+
+TEST(GrpcPackedTest, AFewBytesMayNotUnpackToMany) {
+  const std::string longest = Packed(std::string(kAlwaysUnpacked, 'x'), GrpcEncoding::kGzip);
+  std::string message;
+  std::string why;
+  EXPECT_EQ(UnpackGrpc(longest, GrpcEncoding::kGzip, 1 << 20, &message, &why), GrpcStatus::kOk);
+  EXPECT_EQ(message.size(), kAlwaysUnpacked);
+  const std::string beyond = Packed(std::string(kAlwaysUnpacked + 1, 'x'), GrpcEncoding::kGzip);
+  EXPECT_EQ(UnpackGrpc(beyond, GrpcEncoding::kGzip, 1 << 20, &message, &why),
+            GrpcStatus::kResourceExhausted);
+  EXPECT_EQ(why,
+            "the message unpacks to more than 65536 bytes; expected at most 64 KiB, or 100 times "
+            "as many as it has when it is packed");
+  EXPECT_EQ(message.size(), kAlwaysUnpacked + 1) << "no more is unpacked";
 }
 
 TEST(GrpcPackedTest, RefusesWhatIsNotExactlyOnePackedMessage) {

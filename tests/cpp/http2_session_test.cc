@@ -353,6 +353,22 @@ TEST_F(Http2SessionTest, ACallThatIsResetCountsUntilItsServiceHasAnswered) {
   EXPECT_THAT(goaways_, IsEmpty());
 }
 
+TEST_F(Http2SessionTest, AsksTheServiceBeforeItUnpacksAMessage) {
+  const auto status = [&](char flag, const std::string& authorization) {
+    const int32_t id = Submit("/t.T/Echo", flag + std::string("\0\0\0\1x", 5),
+                              {{"content-type", "application/grpc"},
+                               {"te", "trailers"},
+                               {"grpc-encoding", "gzip"},
+                               {"authorization", authorization}});
+    Exchange();
+    return responses_[id].headers.at("grpc-status");
+  };
+  EXPECT_EQ(status(1, "none"), "16") << "before it sees that no gzip is there";
+  EXPECT_EQ(status(1, "some"), "13");
+  EXPECT_EQ(setting_->service->calls, 0);
+  EXPECT_EQ(status(0, "none"), "0") << "the service itself sees what is not packed";
+}
+
 TEST_F(Http2SessionTest, HeadersThatUnpackFarBeyondTheBoundEndTheConnection) {
   FrontOptions options;
   options.header_bytes = 1000;

@@ -30,6 +30,12 @@ class TestService final : public RoutedService {
     return true;
   }
 
+  bool Refuses(const Request& request, Answer* answer) override {
+    if (request.header("authorization") != "none") return false;
+    answer->grpc_status = GrpcStatus::kUnauthenticated;
+    return true;
+  }
+
   int calls = 0;
   std::string path;
   std::vector<std::unique_ptr<Pending>> pending;

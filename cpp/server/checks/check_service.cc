@@ -204,6 +204,14 @@ bool CheckService::Handle(const Request& request, Answer* answer, const Later& l
   return false;
 }
 
+bool CheckService::Refuses(const Request& request, Answer* answer) {
+  const CheckMethod* const method = MethodOf(request.path);
+  if (method == nullptr) return false;
+  const auto problem = Unauthorized(request, *method, *config(), answer);
+  if (problem.has_value()) AnswerProblem(*problem, request.is_grpc, answer);
+  return problem.has_value();
+}
+
 bool CheckService::RefuseToRead(const Request& request, const Problem& problem, Answer* answer) {
   CheckCounters::Add(context_->counters.malformed);
   AnswerProblem(problem, request.is_grpc, answer);

@@ -31,6 +31,7 @@ class CheckService final : public RoutedService {
   std::vector<std::string_view> descriptors() const override;
   TimedAs timed_as() const override { return TimedAs::kChecks; }
   bool Handle(const Request& request, Answer* answer, const Later& later) override;
+  bool Refuses(const Request& request, Answer* answer) override;
   void Flush() override;
 
   // These apply to calls from now on; calls in flight keep the configuration they began with.

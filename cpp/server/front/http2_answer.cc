@@ -145,6 +145,10 @@ void Http2Session::Handle(Http2Stream* stream) {
 
 void Http2Session::HandleGrpc(Http2Stream* stream, Request* request) {
   counters().requests_grpc.Add();
+  if (HasPackedMessage(stream->body) && stream->service->Refuses(*request, &stream->answer)) {
+    Submit(stream);
+    return;
+  }
   std::string unpacked;
   std::string why;
   const GrpcStatus status = UnaryMessage(

@@ -28,6 +28,9 @@ struct GrpcFrame {
   bool packed = false;
 };
 
+// Whether the first message of a body is packed.
+inline bool HasPackedMessage(std::string_view body) { return body.starts_with('\1'); }
+
 FrameState FirstGrpcFrame(std::string_view bytes, size_t max_message, GrpcFrame* frame);
 
 // Returns kOk and the message of a frame, or the status that says why there is none. `unpacked`

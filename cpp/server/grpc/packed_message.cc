@@ -50,6 +50,7 @@ GrpcStatus UnpackGrpc(std::string_view packed, GrpcEncoding encoding, size_t max
     *why = "the message is packed and the call names no encoding; expected grpc-encoding";
     return GrpcStatus::kInternal;
   }
+  const size_t most = std::min(max_message, std::max(kAlwaysUnpacked, kMostGrowth * packed.size()));
   Inflating inflating(packed, kWindowBits + (encoding == GrpcEncoding::kGzip ? kGzip : 0));
   z_stream& stream = inflating.stream;
   message->clear();
@@ -57,16 +58,18 @@ GrpcStatus UnpackGrpc(std::string_view packed, GrpcEncoding encoding, size_t max
   while (state == Z_OK) {
     const size_t have = stream.total_out;
     // With room for one byte more a message that is too long shows itself.
-    const size_t room = std::min(std::max(kFirstPiece, have * kGrowth), max_message + 1);
+    const size_t room = std::min(std::max(kFirstPiece, have * kGrowth), most + 1);
     if (have == room) break;
     message->resize(room);
     stream.next_out = reinterpret_cast<Bytef*>(message->data() + have);
     stream.avail_out = static_cast<uInt>(room - have);
     state = inflate(&stream, Z_NO_FLUSH);
   }
-  if (stream.total_out > max_message) {
-    *why =
-        absl::StrCat("the unpacked message is too long; expected at most ", max_message, " bytes");
+  if (stream.total_out > most) {
+    *why = absl::StrCat("the message unpacks to more than ", most, " bytes; expected ",
+                        most == max_message
+                            ? "a shorter one"
+                            : "at most 64 KiB, or 100 times as many as it has when it is packed");
     return GrpcStatus::kResourceExhausted;
   }
   if (state == Z_MEM_ERROR) throw std::bad_alloc();

@@ -19,8 +19,13 @@ inline constexpr std::string_view kGrpcEncodings = "identity,deflate,gzip";
 // The encoding that a value of grpc-encoding names.
 GrpcEncoding GrpcEncodingOf(std::string_view name);
 
-// Unpacks a message of at most `max_message` bytes. No more than those are ever unpacked. Returns
-// kOk, or the status that says why not.
+// A message that unpacks to more than this is refused if it is also more than kMostGrowth times as
+// long as it was packed: a few bytes shall not cost the work of many.
+inline constexpr size_t kAlwaysUnpacked = 64 << 10;
+inline constexpr size_t kMostGrowth = 100;
+
+// Unpacks a message of at most `max_message` bytes, and at most as above. No more than those are
+// ever unpacked. Returns kOk, or the status that says why not.
 GrpcStatus UnpackGrpc(std::string_view packed, GrpcEncoding encoding, size_t max_message,
                       std::string* message, std::string* why);
 
