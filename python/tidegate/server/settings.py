@@ -23,7 +23,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.rules.document import Document, read_file
-from tidegate.rules.yaml_reader import meant
+from tidegate.rules.yaml_reader import meant_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -461,10 +461,22 @@ def read_settings(
     if path is not None:
         _begin_at(path.parent, document.data)
     try:
-        return Settings(**meant(document.data))
+        return Settings(**_as_meant(document.data, (), document))
     except ValidationError as error:
         problems = [_problem(each, document, given) for each in error.errors()]
         raise ConfigurationError("\n".join(problems)) from None
+
+
+def _as_meant(value: Any, where: tuple[str | int, ...], document: Document) -> Any:
+    """The same data with numbers and booleans, of which none is one that YAML reads as another."""
+    if isinstance(value, dict):
+        return {name: _as_meant(each, (*where, name), document) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_as_meant(each, (*where, at), document) for at, each in enumerate(value)]
+    try:
+        return meant_number(value)
+    except ValueError as error:
+        raise ConfigurationError(str(document.problem(where, str(error)))) from None
 
 
 def _begin_at(folder: Path, data: dict[str, Any]) -> None:

@@ -91,6 +91,18 @@ def test_cases_are_of_users_as_written(tmp_path: Path) -> None:
     assert main(["rules", "test", *(str(tmp_path / f"{n}.yaml") for n in ("rules", "cases"))]) == 0
 
 
+def test_a_number_of_a_case_that_yaml_reads_as_another_one_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rules.yaml").write_text("rules: []\nblock: [{user: a}]")
+    (tmp_path / "cases.yaml").write_text(
+        "cases: [{requests: [{user: a, times: 010, expect: refused}]}]"
+    )
+    assert main(["rules", "test", *(str(tmp_path / f"{n}.yaml") for n in ("rules", "cases"))]) != 0
+    said = capsys.readouterr()
+    assert "times: is '010', which YAML takes for 8; expected" in said.out + said.err
+
+
 @pytest.mark.parametrize(
     "limits",
     [" unlimited ", ["unlimited\n"], {"free": "\tunlimited", "*": "1/hour"}, {"*": ["unlimited "]}],

@@ -111,6 +111,7 @@ def test_the_environment_overrides_the_file(
         ("checks:\n  listen: localhost\n", "is 'localhost'; expected HOST:PORT"),
         ("checks:\n  listen: localhost:99999\n", "is 'localhost:99999'; expected HOST:PORT"),
         ("checks:\n  listen: localhost:-1\n", "is 'localhost:-1'; expected HOST:PORT"),
+        ("checks:\n  loops: 010\n", ":2: checks.loops: is '010', which YAML takes for 8; expected"),
         ("\nchecks: {loops: many}\n", ":2: checks.loops: is 'many'; expected: "),
         ("log: {level: loud}\n", "log.level: is 'loud'; expected: "),
         ("usage: {keep_days: 0}\n", "usage.keep_days: is 0; expected: "),

@@ -24,7 +24,7 @@ from tidegate.rules.advice.near import meant_by
 from tidegate.rules.document import Document, read_file
 from tidegate.rules.problems import RulesError
 from tidegate.rules.rule_set import RuleSet
-from tidegate.rules.yaml_reader import meant
+from tidegate.rules.yaml_reader import meant_number
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
@@ -196,7 +196,11 @@ class _Reader:
         numbers: dict[str, Any] = {}
         for name, value in request.items():
             if name in _NUMBERS:
-                value = meant(value)
+                try:
+                    value = meant_number(value)
+                except ValueError as error:
+                    self.problem((*where, name), str(error))
+                    continue
                 if not _is_number(name, value):
                     self.problem((*where, name), f"is {value!r:.80}; expected {_NUMBERS[name]}")
                 else:
