@@ -102,8 +102,6 @@ def test_an_hour_of_low_estimates_uses_what_the_limit_grants(algorithm: str) -> 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_threads_together_charge_all(kind: str, algorithm: str, tmp_path: Path) -> None:
     limit = tg.Limit("100/hour", algorithm=algorithm, max_debt=math.inf)
-    if kind == "shm" and algorithm == "sliding-log":
-        pytest.skip("a log in shared memory takes several steps, which calls at once may see")
     limiter = tg.Limiter(limit, storage=storage_of(kind, tmp_path), clock=tg.ManualClock(START))
 
     def charge() -> None:
