@@ -259,7 +259,7 @@ starts: deps-test $(VENV)/.test $(VENV)/.tested  ## 40 processes that start at o
 
 soak: deps-test $(VENV)/.test $(VENV)/.tested  ## a running service in floods, cuts and faults of its servers, for SOAK_SECONDS
 	@mkdir -p build
-	$(python) tests/faults/soak_campaign.py --seconds $(SOAK_SECONDS) --json build/soak.json
+	$(python) tests/faults/soak_campaign.py --seconds $(SOAK_SECONDS) --json build/soak.json --picture build/soak.png
 
 campaign: deps-test $(VENV)/.test $(VENV)/.tested  ## slow tests: five million calls, outages of 10 s, 1,000 kills
 	TIDEGATE_LONG=1 $(python) -m pytest tests/redis/test_redis_clocks.py tests/redis/test_redis_refusals.py

@@ -3,7 +3,8 @@
     python tests/faults/soak_campaign.py --seconds 1800
     python tests/faults/soak_campaign.py --only rapid-reset slow-readers
     python tests/faults/soak_campaign.py --list
-    python tests/faults/soak_campaign.py --json run.json --page docs/reliability.md
+    python tests/faults/soak_campaign.py --json run.json --page docs/reliability.md \
+        --picture docs/images/soak.png
 
 One process of the service runs through all faults. Exits with status 1 if a law broke.
 """
@@ -30,11 +31,15 @@ from chaos.servers import version
 from soak.faults import all_faults
 from soak.page import TABLE, table
 from soak.stage import Fault, Pace, Stage, Verdict, make_stage
+from soak.trace import Sample, Trace, as_dicts, draw, growth
 
 # The resources that the service may use more after the last round than after the first.
 GROWTH = 24 << 20
 SPARE_DESCRIPTORS = 8
 SPARE_THREADS = 4
+
+# How many samples a run takes of memory and latency.
+SAMPLES = 720
 
 
 def line(verdict: Verdict) -> str:
@@ -57,6 +62,7 @@ def run(faults: list[Fault], seconds: float, pace: Pace) -> dict[str, Any]:
     broken: list[str] = []
     with make_stage(pace) as on:
         warm_up(on)
+        trace = Trace(on, max(1.0, seconds / SAMPLES))
         while not rounds or time.monotonic() - began < seconds:
             for fault in faults:
                 verdicts.append(on.run(fault))
@@ -71,6 +77,7 @@ def run(faults: list[Fault], seconds: float, pace: Pace) -> dict[str, Any]:
             rounds.append(on.service.usage()._asdict() if not broken else rounds[-1])
             if broken:
                 break
+        trace.close()
         broken += leaks(rounds)
         broken += [f"logged: {text}" for text in on.service.exceptions()[:5]]
         on.load.close()
@@ -79,7 +86,8 @@ def run(faults: list[Fault], seconds: float, pace: Pace) -> dict[str, Any]:
             broken.append(f"the service ended with {status} after SIGTERM")
     for text in broken:
         print(f"broken: {text}", flush=True)
-    return report(faults, verdicts, rounds, broken, time.monotonic() - began)
+    elapsed = time.monotonic() - began
+    return report(faults, verdicts, rounds, broken, trace.samples, elapsed)
 
 
 def warm_up(on: Stage) -> None:
@@ -108,6 +116,7 @@ def report(
     verdicts: list[Verdict],
     rounds: list[dict[str, int]],
     broken: list[str],
+    samples: list[Sample],
     seconds: float,
 ) -> dict[str, Any]:
     rows = [
@@ -122,6 +131,8 @@ def report(
         "wrong": sum(row["wrong"] for row in rows),
         "failed": sum(row["failed"] for row in rows),
         "broken": broken,
+        "growth": growth(samples),
+        "samples": as_dicts(samples),
         "faults": rows,
     }
 
@@ -150,6 +161,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1800.0, help="time for all rounds")
     parser.add_argument("--connections", type=int, default=10_000, help="idle connections")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report here")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw memory and latency here")
     parser.add_argument("--page", type=Path, metavar="FILE", help="rewrite the table of this page")
     arguments = parser.parse_args()
     faults = all_faults()
@@ -166,6 +178,9 @@ def main() -> int:
         found = run(chosen, arguments.seconds, pace)
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    if arguments.picture:
+        title = f"{found['minutes']:g} minutes of faults, {len(found['rounds'])} rounds"
+        draw([Sample(**sample) for sample in found["samples"]], title, arguments.picture)
     if arguments.page:
         TABLE.rewrite(arguments.page, table(found))
     broken = [row["name"] for row in found["faults"] if row["broken"]]

@@ -18,6 +18,7 @@ from soak import page
 from soak.faults import all_faults
 from soak.model import CALLS, LIMIT, Answer, User
 from soak.stage import Pace, Stage, Verdict, make_stage
+from soak.trace import Sample, Trace, draw, growth
 
 FAULTS = all_faults()
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
@@ -50,6 +51,18 @@ def test_a_fault_breaks_no_law(name: str, stage: Stage) -> None:
     verdict = stage.run(FAULTS[name])
     assert verdict.broken == []
     assert verdict.calls > 0
+
+
+def test_a_sample_has_the_memory_of_the_service_and_the_calls_of_its_clients(stage: Stage) -> None:
+    trace = Trace(stage, interval=60.0)
+    stage.run(FAULTS["sighup-valid"])
+    trace.take()
+    trace.close()
+    (sample,) = trace.samples
+    assert sample.resident > 20 << 20
+    assert sample.calls > 0
+    assert sample.callers > 0
+    assert 0.0 < sample.p50_ms <= sample.p99_ms
 
 
 def test_the_service_has_logged_no_exception_and_ends_when_it_is_told_to(stage: Stage) -> None:
@@ -125,6 +138,25 @@ def test_a_leak_between_rounds_is_found() -> None:
     assert len(soak_campaign.leaks([first, grown])) == 3
 
 
+def sampled(*residents: int) -> list[Sample]:
+    return [
+        Sample(5.0 * number, resident, 24, 13, 10 * number, 100, 1.0, 5.0)
+        for number, resident in enumerate(residents)
+    ]
+
+
+def test_growth_is_that_of_the_second_half() -> None:
+    assert growth(sampled(*[100] * 20, *range(200, 220))) == pytest.approx(218.5 / 200.5 - 1)
+    assert growth(sampled(*range(100, 200), *[300] * 100)) == 0.0
+    assert growth(sampled(100, 900)) is None
+
+
+def test_a_picture_is_drawn_of_samples(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    draw(sampled(*range(100, 140)), "two hours", tmp_path / "soak.png")
+    assert (tmp_path / "soak.png").read_bytes().startswith(b"\x89PNG")
+
+
 # -------------------------------------------------------------------- the page
 
 
@@ -139,7 +171,9 @@ def test_the_page_is_made_from_a_report(tmp_path: Path) -> None:
     verdict = Verdict(fault.name, fault.says, calls=5, resident=[1 << 20, 2 << 20])
     verdict.descriptors, verdict.threads = [10, 11], [5, 5]
     used = {"resident": 1 << 20, "descriptors": 10, "threads": 5}
-    report = soak_campaign.report([fault], [verdict, verdict], [used], [], 60.0)
+    report = soak_campaign.report(
+        [fault], [verdict, verdict], [used], [], sampled(*range(1, 41)), 60.0
+    )
     page.TABLE.rewrite(path, page.table(report))
     text = path.read_text()
     assert text.startswith("before\n")
@@ -147,5 +181,6 @@ def test_the_page_is_made_from_a_report(tmp_path: Path) -> None:
     assert "old" not in text
     assert page.TABLE.faults(text) == ["redis-killed"]
     assert "| 2 | 10 |" in text
+    assert "(+83.7% in the second half), and had been asked about 390 callers" in text
     page.TABLE.rewrite(path, page.table(report))
     assert path.read_text() == text

@@ -140,6 +140,10 @@ class Users:
         self._asking: Counter[str] = Counter()
         self.wrong: list[str] = []
 
+    def callers(self) -> int:
+        """Returns how many users were given out."""
+        return self._numbers.total()
+
     def forget(self, is_forgetting: bool) -> None:
         """Says whether the store may now lose its counts, once for each user."""
         with self.lock:
@@ -187,6 +191,8 @@ class Load:
         self._users = Users()
         self._stop = threading.Event()
         self._clear()
+        # The seconds of each call since the last trace.
+        self._traced: list[float] = []
         self._threads = [
             threading.Thread(target=self._run, args=(kind, f"{prefix}{number}"), daemon=True)
             for number, kind in enumerate(KINDS)
@@ -206,6 +212,8 @@ class Load:
         if words[0] == "forget":
             self._users.forget(words[1] == "on")
             return {}
+        if words == ["trace"]:
+            return self._trace()
         assert words == ["report"], words
         with self._users.lock:
             report = {
@@ -218,6 +226,21 @@ class Load:
             self._users.wrong = []
             self._clear()
         return report
+
+    def _trace(self) -> dict[str, Any]:
+        """Returns the callers so far, and the calls since the last trace with their latencies."""
+        with self._users.lock:
+            traced, self._traced = self._traced, []
+            callers = self._users.callers()
+        traced.sort()
+        return {
+            "callers": callers,
+            "calls": len(traced),
+            **{
+                f"p{share}_ms": traced[len(traced) * share // 100] * 1e3 if traced else 0.0
+                for share in (50, 99)
+            },
+        }
 
     def _run(self, kind: Any, series: str) -> None:
         client: Client | None = None
@@ -243,6 +266,7 @@ class Load:
             self._counts["calls"] += 1
             self._counts["refused"] += not answer.allowed
             self._slowest = max(self._slowest, seconds)
+            self._traced.append(seconds)
             if answer.degraded:
                 self._counts["degraded"] += 1
                 self._last_degraded = time.monotonic()

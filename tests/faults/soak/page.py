@@ -14,6 +14,8 @@ def table(report: dict[str, Any]) -> str:
     broken = sum(bool(row["broken"]) for row in rows)
     calls = sum(row["calls"] for row in rows)
     first, last = report["rounds"][0], report["rounds"][-1]
+    callers = report["samples"][-1]["callers"] if report["samples"] else 0
+    grown = "" if report["growth"] is None else f" ({report['growth']:+.1%} in the second half)"
     return "\n".join(
         [
             f"{sum(row['times'] for row in rows)} faults in {report['minutes']:g} minutes, "
@@ -22,7 +24,8 @@ def table(report: dict[str, Any]) -> str:
             f"{report['failed']} failed. After the first round the service had "
             f"{_mb(first['resident'])} MB, {first['descriptors']} descriptors and "
             f"{first['threads']} threads, after the last one {_mb(last['resident'])} MB, "
-            f"{last['descriptors']} and {last['threads']}. "
+            f"{last['descriptors']} and {last['threads']}{grown}, and had been asked about "
+            f"{callers:,} callers. "
             f"{report['server']}, Python {report['python']}, {report['system']}.",
             "",
             "| fault | what happens | times | checks | degraded | wrong | failed | worst ms "

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -85,13 +86,16 @@ class Load:
             stdout=subprocess.PIPE,
             text=True,
         )
+        self._lock = threading.Lock()
 
     def command(self, words: str) -> dict[str, Any]:
+        """Sends a command to the clients and returns their answer, from any thread."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{words}\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        with self._lock:
+            self._process.stdin.write(f"{words}\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
         assert line, "the clients have ended"
         found: dict[str, Any] = json.loads(line)
         return found
