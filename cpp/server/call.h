@@ -27,6 +27,12 @@ struct Header {
   std::string_view value;
 };
 
+// The client of a connection.
+struct Peer {
+  std::string_view address;  // an address of TCP, or the path of a Unix socket
+  bool is_tcp = true;
+};
+
 // A request with its whole body. The body of a gRPC call is the message, without its frame. Views
 // are valid until Handle() returns.
 struct Request {
@@ -35,7 +41,7 @@ struct Request {
   std::string_view query;  // as sent, without the "?"
   absl::Span<const Header> headers;
   std::string_view body;
-  std::string_view peer;  // the client's address, or the path of a Unix socket
+  Peer peer;
   bool is_grpc = false;
 
   // The value of the first header of this name; empty without one.

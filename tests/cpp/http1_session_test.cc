@@ -27,7 +27,7 @@ class Http1SessionTest : public ::testing::Test {
  protected:
   void Use(const FrontOptions& options) {
     setting_ = std::make_unique<TestSetting>(options);
-    session_ = MakeHttp1Session(&setting_->around, 1, "peer");
+    session_ = MakeHttp1Session(&setting_->around, 1, {"peer"});
   }
   void SetUp() override { Use({}); }
 

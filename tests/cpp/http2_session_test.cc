@@ -28,7 +28,7 @@ class Http2SessionTest : public ::testing::Test {
   void Use(const FrontOptions& options) {
     Clear();
     setting_ = std::make_unique<TestSetting>(options);
-    session_ = MakeHttp2Session(&setting_->around, 1, "peer");
+    session_ = MakeHttp2Session(&setting_->around, 1, {"peer"});
     nghttp2_session_callbacks* callbacks = nullptr;
     nghttp2_session_callbacks_new(&callbacks);
     nghttp2_session_callbacks_set_on_header_callback(callbacks, OnHeader);

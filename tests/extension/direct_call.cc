@@ -70,7 +70,7 @@ py::tuple CallDirectly(server::RoutedService& service, const std::string& method
   if (mark != std::string_view::npos) request.query = whole.substr(mark + 1);
   request.headers = views;
   request.body = std::string_view(body);
-  request.peer = "test";
+  request.peer = {"test"};
   request.is_grpc = is_grpc;
   const auto answer = WithoutGil([&] { return Ask(service, request); });
   if (!answer.has_value()) {

@@ -34,7 +34,7 @@ Answer Echo(const Request& request) {
   Answer answer;
   answer.content_type = "application/octet-stream";
   answer.body = request.body;
-  answer.headers.emplace_back("x-peer", request.peer);
+  answer.headers.emplace_back("x-peer", request.peer.address);
   if (const auto size = request.header("x-answer-size"); !size.empty()) {
     answer.body.assign(std::stoul(std::string(size)), 'x');
   }

@@ -14,7 +14,7 @@ namespace {
 // All answers to `bytes`, given in pieces.
 std::string AnswersTo(std::string_view bytes, size_t piece) {
   TestSetting setting(NarrowBounds());
-  const std::unique_ptr<Session> session = MakeHttp1Session(&setting.around, 1, "peer");
+  const std::unique_ptr<Session> session = MakeHttp1Session(&setting.around, 1, {"peer"});
   std::string answers;
   while (!session->over() && (!bytes.empty() || session->wants_turn())) {
     session->Receive(bytes.substr(0, piece));

@@ -27,7 +27,7 @@ void Run(std::string_view bytes, size_t piece, bool drains) {
   const auto health = std::make_shared<Health>();
   (void)setting.routes.Add(health);
   (void)setting.routes.Add(std::make_shared<Reflection>(&setting.routes));
-  const std::unique_ptr<Session> session = MakeHttp2Session(&setting.around, 1, "peer");
+  const std::unique_ptr<Session> session = MakeHttp2Session(&setting.around, 1, {"peer"});
   std::string out;
   session->Receive(kHttp2Preface);
   for (size_t i = 0; !session->over() && !bytes.empty(); ++i) {

@@ -13,11 +13,13 @@ constexpr int kMostWrites = 4;
 
 }  // namespace
 
-Connection::Connection(Surroundings* around, uint64_t id, Channel channel, std::string peer)
+Connection::Connection(Surroundings* around, uint64_t id, Channel channel, std::string address,
+                       bool is_tcp)
     : around_(around),
       id_(id),
       channel_(std::move(channel)),
-      peer_(std::move(peer)),
+      address_(std::move(address)),
+      is_tcp_(is_tcp),
       since_(around->now) {}
 
 void Connection::OnReadable(absl::Span<char> buffer) {
@@ -68,8 +70,8 @@ bool Connection::ChooseProtocol(std::string_view* bytes) {
     is_http2 = kHttp2Preface.starts_with(begun_);
     if (is_http2 && begun_.size() < kHttp2Preface.size()) return false;
   }
-  session_ =
-      is_http2 ? MakeHttp2Session(around_, id_, peer_) : MakeHttp1Session(around_, id_, peer_);
+  const Peer peer{address_, is_tcp_};
+  session_ = is_http2 ? MakeHttp2Session(around_, id_, peer) : MakeHttp1Session(around_, id_, peer);
   if (around_->draining) session_->Drain();
   return true;
 }

@@ -15,7 +15,8 @@ namespace tidegate::server {
 
 class Connection {
  public:
-  Connection(Surroundings* around, uint64_t id, Channel channel, std::string peer);
+  // `address` is that of the client, or the path of the Unix socket.
+  Connection(Surroundings* around, uint64_t id, Channel channel, std::string address, bool is_tcp);
 
   uint64_t id() const { return id_; }
   int fd() const { return channel_.fd(); }
@@ -59,7 +60,8 @@ class Connection {
   Surroundings* const around_;
   const uint64_t id_;
   Channel channel_;
-  const std::string peer_;
+  const std::string address_;
+  const bool is_tcp_;
   std::unique_ptr<Session> session_;  // null until the protocol is known
   std::string begun_;                 // the first bytes, until the protocol is known
   std::string unsent_;

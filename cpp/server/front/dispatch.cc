@@ -62,7 +62,8 @@ bool Call(Service* service, const Request& request, CallId id, Surroundings* aro
 
 bool Dispatch(const Request& request, CallId id, Surroundings* around, Answer* answer) {
   const FrontOptions& options = around->options;
-  if (options.checks_hosts && !AcceptsHost(request.header("host"), options.hosts)) {
+  if (options.checks_hosts && request.peer.is_tcp &&
+      !AcceptsHost(request.header("host"), options.hosts)) {
     Refuse(421,
            absl::StrCat("the host is ", ShownText(request.header("host")),
                         "; expected an address, localhost or one of checks.hosts"),

@@ -22,7 +22,7 @@ thread_local Answer loop_answer;
 
 class Http1Session final : public Session {
  public:
-  Http1Session(Surroundings* around, uint64_t connection, std::string_view peer)
+  Http1Session(Surroundings* around, uint64_t connection, Peer peer)
       : around_(around), connection_(connection), peer_(peer), since_(around->now) {}
 
   void Receive(std::string_view bytes) override;
@@ -56,7 +56,7 @@ class Http1Session final : public Session {
 
   Surroundings* const around_;
   const uint64_t connection_;
-  const std::string_view peer_;
+  const Peer peer_;
   Stage stage_ = Stage::kIdle;
   bool closing_ = false;
   bool keep_alive_ = false;
@@ -289,8 +289,7 @@ void Http1Session::OnTime() {
 
 }  // namespace
 
-std::unique_ptr<Session> MakeHttp1Session(Surroundings* around, uint64_t connection,
-                                          std::string_view peer) {
+std::unique_ptr<Session> MakeHttp1Session(Surroundings* around, uint64_t connection, Peer peer) {
   return std::make_unique<Http1Session>(around, connection, peer);
 }
 

@@ -135,7 +135,7 @@ struct Http2Session::Callbacks {
   }
 };
 
-Http2Session::Http2Session(Surroundings* around, uint64_t connection, std::string_view peer)
+Http2Session::Http2Session(Surroundings* around, uint64_t connection, Peer peer)
     : around_(around),
       connection_(connection),
       peer_(peer),
@@ -370,8 +370,7 @@ void Http2Session::OnReset() {
   Terminate(NGHTTP2_ENHANCE_YOUR_CALM);
 }
 
-std::unique_ptr<Session> MakeHttp2Session(Surroundings* around, uint64_t connection,
-                                          std::string_view peer) {
+std::unique_ptr<Session> MakeHttp2Session(Surroundings* around, uint64_t connection, Peer peer) {
   return std::make_unique<Http2Session>(around, connection, peer);
 }
 

@@ -18,7 +18,7 @@ namespace tidegate::server {
 
 class Http2Session final : public Session {
  public:
-  Http2Session(Surroundings* around, uint64_t connection, std::string_view peer);
+  Http2Session(Surroundings* around, uint64_t connection, Peer peer);
   ~Http2Session() override;
   Http2Session(const Http2Session&) = delete;
   Http2Session& operator=(const Http2Session&) = delete;
@@ -81,7 +81,7 @@ class Http2Session final : public Session {
 
   Surroundings* const around_;
   const uint64_t connection_;
-  const std::string_view peer_;
+  const Peer peer_;
   nghttp2_session* session_ = nullptr;
   FrameGuard guard_;
   std::vector<std::unique_ptr<Http2Stream>> streams_;

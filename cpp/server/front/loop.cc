@@ -182,7 +182,7 @@ void Loop::Open(Descriptor socket, const Listener& listener) {
   SSL* const ssl = listener.tls == nullptr ? nullptr : listener.tls->NewSession();
   auto connection =
       std::make_unique<Connection>(&around_, next_id_++, Channel(std::move(socket), ssl),
-                                   is_tcp ? PeerOf(fd) : listener.unix_path);
+                                   is_tcp ? PeerOf(fd) : listener.unix_path, is_tcp);
   Connection* const opened = connection.get();
   connections_.emplace(opened->id(), std::move(connection));
   opened->registered_events = opened->events();

@@ -16,7 +16,7 @@ using std::chrono::seconds;
 
 struct FrontOptions {
   // Whether requests of HTTP must be to this machine by their Host (AcceptsHost), and which further
-  // names are its own.
+  // names are its own. No browser reaches a Unix socket, so what comes by one may have any Host.
   bool checks_hosts = false;
   std::vector<std::string> hosts;
   bool reflection = true;    // gRPC reflection, which lists the methods for anybody

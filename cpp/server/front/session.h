@@ -68,10 +68,8 @@ class Session {
 inline constexpr size_t kOutputChunk = 64 << 10;
 inline constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-std::unique_ptr<Session> MakeHttp1Session(Surroundings* around, uint64_t connection,
-                                          std::string_view peer);
-std::unique_ptr<Session> MakeHttp2Session(Surroundings* around, uint64_t connection,
-                                          std::string_view peer);
+std::unique_ptr<Session> MakeHttp1Session(Surroundings* around, uint64_t connection, Peer peer);
+std::unique_ptr<Session> MakeHttp2Session(Surroundings* around, uint64_t connection, Peer peer);
 
 }  // namespace tidegate::server
 

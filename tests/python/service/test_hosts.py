@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import check_wire as wire
+import grpc
 import httpx
 import pytest
 from pydantic import ValidationError
@@ -60,8 +62,12 @@ def test_a_foreign_host_is_refused(host: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
-    rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("rules") / "rules.yaml"
+
+
+@pytest.fixture(scope="module")
+def ports(rules: Path) -> Iterator[dict[str, int]]:
     rules.write_text("rules: [{id: api, by: user, limit: 1000/minute}]\n")
     service = Service(settings(rules))
     service.start()
@@ -75,8 +81,9 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
 
 def settings(rules: Path) -> Settings:
     part: dict[str, Any] = {"listen": "127.0.0.1:0", "hosts": ["Limits.example.com"]}
+    checks = {**part, "unix": rules.with_name("checks.sock")}
     return Settings.model_validate(
-        {"rules": rules, "database": None, "checks": part, "admin": part}
+        {"rules": rules, "database": None, "checks": checks, "admin": part}
     )
 
 
@@ -95,6 +102,33 @@ def test_each_port_refuses_foreign_hosts(ports: dict[str, int], place: str, path
     assert refused.headers["content-type"] == "application/problem+json"
     for host in (f"127.0.0.1:{ports[place]}", "localhost", "limits.example.com"):
         assert ask(host).status_code == 200, host
+
+
+@pytest.mark.parametrize("is_http2", [False, True])
+def test_any_host_is_answered_at_a_unix_socket(
+    rules: Path, ports: dict[str, int], is_http2: bool
+) -> None:
+    """A proxy passes public names on, and no browser reaches the socket."""
+    path = "/v1/ratelimit/status/42"
+    at_socket = httpx.HTTPTransport(
+        uds=str(rules.with_name("checks.sock")), http1=not is_http2, http2=is_http2
+    )
+    at_port = httpx.HTTPTransport(http1=not is_http2, http2=is_http2)
+    with httpx.Client(transport=at_socket, timeout=60) as client:
+        assert client.get(f"http://evil.example{path}").status_code == 200
+    with httpx.Client(transport=at_port, timeout=60) as client:
+        url = f"http://127.0.0.1:{ports['checks']}{path}"
+        assert client.get(url, headers={"Host": "evil.example"}).status_code == 421
+
+
+def test_grpc_is_answered_at_a_unix_socket_under_any_name(
+    rules: Path, ports: dict[str, int]
+) -> None:
+    options = [("grpc.default_authority", "limits.example.org")]
+    with grpc.insecure_channel(f"unix:{rules.with_name('checks.sock')}", options) as channel:
+        call = channel.unary_unary("/tidegate.v1.RateLimiter/Check", bytes, bytes)
+        answer = call(wire.request({"user": "unix", "endpoint": "/a"}), timeout=60)
+    assert wire.CheckResponse(answer).limit == 1000
 
 
 @pytest.mark.parametrize("part", [Checks, Admin])
