@@ -39,7 +39,9 @@ struct Case {
   bool is_diurnal = false;  // the load goes from a tenth to nearly twice of it, and back
   bool is_parted = false;   // a third of the nodes does not reach the centre for the middle third
   int64_t lease = 200 * kMs;
-  int keys = 1;  // by Zipf's law
+  int keys = 1;         // by Zipf's law
+  double capacity = 0;  // commands a second that the centre can execute; 0: any number
+  int64_t stop = 0;     // how long the centre stands still once, after a quarter of the time
 };
 
 struct Call {
@@ -270,11 +272,20 @@ class Leased final : public Mechanism {
 
   static constexpr int64_t kTimeout = 50 * kMs;
 
+  // When the centre executes a command that comes at `at`.
+  int64_t Executed(int64_t at) {
+    const int64_t stops = kStart + static_cast<int64_t>(seconds_ / 4 * kSecond);
+    if (at >= stops && at < stops + fleet_.stop) at = stops + fleet_.stop;
+    if (fleet_.capacity == 0) return at;
+    free_at_ = std::max(free_at_, at) + static_cast<int64_t>(kSecond / fleet_.capacity);
+    return free_at_;
+  }
+
   void Send(const Call& call, bool costs, std::optional<Question> question) {
     ++outcome_.commands;
     outcome_.waited += costs;
     if (Reaches(call.node, call.at)) {
-      agenda_.At(call.at + Trip(),
+      agenda_.At(Executed(call.at + Trip()),
                  [this, call, costs, question] { Answer(call, costs, question); });
       return;
     }
@@ -325,6 +336,7 @@ class Leased final : public Mechanism {
   const Terms terms_;
   const int64_t length_;
   const bool is_strict_;
+  int64_t free_at_ = 0;  // when the centre has executed what it has
   std::vector<Clock> clocks_;
   std::unordered_map<int64_t, Node> nodes_;
   std::unordered_map<int, Centre> centres_;
@@ -441,6 +453,14 @@ std::vector<Case> Cases() {
   add({.name = "4 times for 0.25 s of each second", .load = 4, .on = 0.25});
   add({.name = "100 a second, 90 %", .rate = 100});
   add({.name = "90 %, trips of 0.5 to 50 ms", .least_trip = kMs / 2, .most_trip = 50 * kMs});
+  add({.name = "90 %, trips of 60 ms", .least_trip = 60 * kMs, .most_trip = 60 * kMs});
+  add({.name = "2 times, trips of 20 ms",
+       .load = 2,
+       .least_trip = 20 * kMs,
+       .most_trip = 20 * kMs});
+  add({.name = "90 %, a centre of 1,500 commands a second stops for 0.3 s",
+       .capacity = 1'500,
+       .stop = 300 * kMs});
   add({.name = "2 times, a third of the nodes cut off", .load = 2, .is_parted = true});
   add({.name = "load of a day, 0.2 to 1.8 times", .is_diurnal = true});
   add({.name = "64 nodes, 90 %", .nodes = 64});

@@ -128,6 +128,8 @@ constexpr int64_t kEndingTrips = 3;
 constexpr double kFewCalls = 8;
 // Until it has more than these.
 constexpr double kManyCalls = 16;
+// Of a lease from a distant centre, what is left when it comes where trips are just so long.
+constexpr double kLeftOfDistant = 0.75;
 // While answers come too late for leases, one question in so many of them finds out whether they
 // still do.
 constexpr int64_t kFarLeases = 5;
@@ -151,7 +153,7 @@ int64_t Keeper::Length(int64_t now_ns) const {
   const double demand = demand_.IsSteady(now_ns, length_ns_)
                             ? demand_.InOneLease(now_ns, length_ns_)
                             : demand_.Guess(now_ns, length_ns_);
-  return demand < (is_long_ ? kManyCalls : kFewCalls) ? 2 * length_ns_ : length_ns_;
+  return IsDistant() || demand < (is_long_ ? kManyCalls : kFewCalls) ? 2 * length_ns_ : length_ns_;
 }
 
 int64_t Keeper::Want(int64_t now_ns) const {
@@ -166,7 +168,10 @@ int64_t Keeper::Want(int64_t now_ns) const {
   const double want = is_full_   ? demand + kMore * deviation
                       : is_rich_ ? demand + kMoreOfRich * deviation
                                  : kWanted * demand;
-  return static_cast<int64_t>(std::ceil(std::min(want, most)));
+  // Where trips take a quarter of a lease, all of it; then the less the longer they take.
+  const double left = 1 - static_cast<double>(ShortestTrip()) / static_cast<double>(2 * length_ns_);
+  const double used = IsDistant() ? left / kLeftOfDistant : 1;
+  return static_cast<int64_t>(std::ceil(std::min(used * want, most)));
 }
 
 int64_t Keeper::Ending() const {
@@ -204,7 +209,7 @@ Keeper::Course Keeper::Peek(int64_t now_ns, int64_t cost) const {
 
 Question Keeper::Ask(int64_t now_ns) {
   // Calls that come before the answer would find as little.
-  if (is_dry_) HoldUntil(now_ns + length_ns_ / 8);
+  if (is_dry_) HoldUntil(now_ns + std::clamp(ShortestTrip(), length_ns_ / 8, length_ns_ / 2));
   Question question = holding_.Ask(now_ns, Want(now_ns), low_water_, ending_ns_);
   question.length_ns = Length(now_ns);
   is_long_ = question.length_ns > length_ns_;
@@ -214,7 +219,10 @@ Question Keeper::Ask(int64_t now_ns) {
 bool Keeper::Hear(const Question& question, int64_t now_ns, const Heard& heard) {
   const bool took = holding_.Hear(question, heard.granted);
   const int64_t trip = std::max<int64_t>(now_ns - question.asked_ns, 0);
-  const bool is_near_again = IsFar() && trip <= length_ns_ / 2;
+  const bool was_far = IsFar();
+  trips_[oldest_trip_] = trip;
+  oldest_trip_ = (oldest_trip_ + 1) % trips_.size();
+  const bool is_near_again = was_far && !IsFar();
   trip_ns_ = trip_ns_ == 0 || is_near_again ? trip : trip_ns_ + (trip - trip_ns_) / 4;
   if (IsFar()) far_until_ns_ = now_ns + kFarLeases * length_ns_;
   SetLowWater(now_ns);

@@ -12,6 +12,7 @@
 #ifndef TIDEGATE_SRC_LEASES_HOLDING_H_
 #define TIDEGATE_SRC_LEASES_HOLDING_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -168,8 +169,13 @@ class Keeper {
   int64_t Length(int64_t now_ns) const;
   int64_t Want(int64_t now_ns) const;
   int64_t Ending() const;
-  // Whether a grant is dead on arrival, by the trips so far: they take longer than half a lease.
-  bool IsFar() const { return trip_ns_ > length_ns_ / 2; }
+  // The shortest of the last trips. One that took long says little: this process or the centre may
+  // have stood still. Calls that ask the centre because of it would make the next ones as long.
+  int64_t ShortestTrip() const { return *std::min_element(trips_.begin(), trips_.end()); }
+  // Whether trips take so much of a lease that the next one is to be twice as long.
+  bool IsDistant() const { return ShortestTrip() > length_ns_ / 2; }
+  // Whether even of such a lease next to nothing is left when it comes.
+  bool IsFar() const { return ShortestTrip() > length_ns_ + length_ns_ / 2; }
   void Count(int64_t now_ns, int64_t cost);
   bool MayAsk(int64_t now_ns) const;
   // Whether the leases run out soon.
@@ -183,12 +189,14 @@ class Keeper {
   int64_t hold_ns_ = 0;
   int64_t hold_cost_ = 0;
   int64_t next_ask_ns_ = 0;
-  bool is_long_ = false;      // the last question asked for a lease of twice the length
-  bool is_dry_ = false;       // the centre had next to nothing left
-  bool is_full_ = false;      // it had most of its units left
-  bool is_rich_ = false;      // it had enough for many leases like this one
-  int64_t trip_ns_ = 0;       // how long a question takes, an average
-  int64_t far_until_ns_ = 0;  // if that is too long, when to ask again
+  bool is_long_ = false;            // the last question asked for a lease of twice the length
+  bool is_dry_ = false;             // the centre had next to nothing left
+  bool is_full_ = false;            // it had most of its units left
+  bool is_rich_ = false;            // it had enough for many leases like this one
+  int64_t trip_ns_ = 0;             // how long a question takes, an average
+  std::array<int64_t, 3> trips_{};  // the last ones; 0: none yet
+  size_t oldest_trip_ = 0;
+  int64_t far_until_ns_ = 0;  // if they are too long, when to ask again
   int64_t ending_ns_ = 0;     // how long before its end a lease is followed by another
   int64_t low_water_ = 2;     // the units that calls may want meanwhile
 };
