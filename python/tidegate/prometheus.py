@@ -26,6 +26,7 @@ try:
 except ImportError as error:
     raise without_extra("tidegate.prometheus", "prometheus", error) from None
 
+from tidegate.limiter.background import Repeating
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.web.metrics import DECISION_SECONDS, METRICS, Metric, Readings, Sources
 from tidegate.web.observers import Watch
@@ -144,15 +145,13 @@ class Mirror:
         if not 0.01 <= every <= 3600.0:
             raise ConfigurationError(f"every is {every!r}; expected 0.01 to 3600 seconds")
         self._sources = Sources(limiters)
-        self._every = every
         self._registry = registry
         self._families = [(metric, _family(metric, registry)) for metric in METRICS]
         self._times = _Times(self._sources, buckets, registry) if decision_seconds else None
         self._seen: dict[tuple[str, tuple[str, ...]], int] = {}
         self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tidegate-mirror", daemon=True)
-        self._thread.start()
+        self._repeating = Repeating(self._step, every, "tidegate mirror")
+        self._repeating.start()
 
     def update(self) -> None:
         """Copies the current counters."""
@@ -171,18 +170,16 @@ class Mirror:
 
     def close(self) -> None:
         """Copies the counters a last time and ends. The metrics stay."""
-        self._over.set()
-        self._thread.join()
+        self._repeating.close()
         if self._times is not None:
             self._times.watch.close()
         self.update()
 
-    def _run(self) -> None:
-        while not self._over.wait(self._every):
-            try:
-                self.update()
-            except Exception:  # a disk that is full now may have room the next time
-                log.exception("rate limiting: metrics could not be mirrored")
+    def _step(self) -> None:
+        try:
+            self.update()
+        except Exception:  # a disk that is full now may have room the next time
+            log.exception("rate limiting: metrics could not be mirrored")
 
 
 def _family(metric: Metric, registry: CollectorRegistry) -> _Family:

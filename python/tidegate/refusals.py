@@ -21,14 +21,13 @@ import heapq
 import ipaddress
 import logging
 import math
-import os
 import random
 import secrets
 import threading
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Union
 
+from tidegate.limiter.background import renew_after_fork
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limiter import Limiter
 from tidegate.web.observers import Refusal, Watch
@@ -69,7 +68,7 @@ class _Counting:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._begin()
-        _countings.add(self)
+        renew_after_fork(self)
 
     def _begin(self) -> None:
         raise NotImplementedError
@@ -78,17 +77,6 @@ class _Counting:
         if self._lock.locked():
             self._lock = threading.Lock()
             self._begin()
-
-
-_countings: weakref.WeakSet[_Counting] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for counting in _countings:
-        counting._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from tidegate.limiter.background import copied, renew_after_fork
 from tidegate.limiter.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class BackgroundWriter(Generic[Key, Entry]):
         """The number of requests whose entries were dropped."""
         self.failures = 0
         """The number of failed writes."""
+        renew_after_fork(self)
         _all.add(self)
 
     def _write(self, waiting: dict[Key, Entry]) -> None:
@@ -174,19 +175,12 @@ class BackgroundWriter(Generic[Key, Entry]):
         self._waiting, self._being_written = {}, {}
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        is_closed, self._stop = self._stop.is_set(), threading.Event()
-        if is_closed:
-            self._stop.set()
+        self._stop = copied(self._stop)
         self._thread = None
         self._forget_parent()
 
 
 _all: weakref.WeakSet[BackgroundWriter[Any, Any]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in list(_all):
-        each._after_fork()
 
 
 def _close_all() -> None:
@@ -195,5 +189,4 @@ def _close_all() -> None:
             each.close()
 
 
-os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_close_all)

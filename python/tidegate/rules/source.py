@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import os
@@ -12,7 +11,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Generic, NamedTuple, Protocol, TypeVar
 
-from tidegate.limiter.ending import end_threads
+from tidegate.limiter.background import copied, end_at_exit
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.rules.advice import say
 from tidegate.rules.document import Document, read_text
@@ -98,6 +97,7 @@ class Source(Generic[Held]):
         self.since: float = time.time()
         """The Unix time at which the rules in force were put into force."""
         _sources.add(self)
+        end_at_exit(self)
 
     def _next(self) -> Held | None:
         """Reads. Returns the version of now; None if it is the one of the last call.
@@ -267,7 +267,7 @@ class Source(Generic[Held]):
 
     def _after_fork(self) -> None:
         self._reading = threading.Lock()
-        self._stop = _copied(self._stop)
+        self._stop = copied(self._stop)
         self._forget_parent()
         if self._thread is not None:
             self._thread = None
@@ -450,17 +450,10 @@ class RuleSource(Source[RuleSet]):
             log.warning("the rules cannot be kept in %s: %s", self._cache, error)
 
 
-# The most seconds that the interpreter's exit waits for threads that are inside of a call.
+# The most seconds that closing a source waits for a read under way.
 _PATIENCE = 1.0
 _sources: weakref.WeakSet[Source[Any]] = weakref.WeakSet()
 _forking: list[Source[Any]] = []
-
-
-def _copied(event: threading.Event) -> threading.Event:
-    copy = threading.Event()
-    if event.is_set():
-        copy.set()
-    return copy
 
 
 def _before_fork() -> None:
@@ -482,14 +475,8 @@ def _after_fork_in_child() -> None:
         source._after_fork()
 
 
-def _stop_all() -> None:
-    """Ends all threads: none may be inside of a driver when the interpreter exits."""
-    end_threads(list(_sources), _PATIENCE)
-
-
 os.register_at_fork(
     before=_before_fork,
     after_in_parent=_after_fork_in_parent,
     after_in_child=_after_fork_in_child,
 )
-atexit.register(_stop_all)

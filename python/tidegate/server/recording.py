@@ -10,6 +10,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
+from tidegate.limiter.background import Repeating
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -131,19 +133,16 @@ class Recording:
         self._each_second = each_second
         self._recent: deque[Recorded] = deque(maxlen=int(_KEPT_SECONDS / _INTERVAL))
         self._tiers: dict[str, str] = {}
-        self._stop = threading.Event()
         self._taking = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="tidegate recording", daemon=True)
+        self._repeating = Repeating(self._step, _INTERVAL, "tidegate recording")
 
     def start(self) -> None:
         """Starts the thread."""
-        self._thread.start()
+        self._repeating.start()
 
     def close(self) -> None:
         """Passes the remaining rows to the listeners and ends the thread."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(5.0)
+        self._repeating.close(5.0)
         self.take()
 
     def take(self) -> None:
@@ -178,7 +177,6 @@ class Recording:
         since = self._clock() - seconds
         return [each for each in list(self._recent) if each.at >= since]
 
-    def _run(self) -> None:
-        while not self._stop.wait(_INTERVAL):
-            self.take()
-            self._each_second()
+    def _step(self) -> None:
+        self.take()
+        self._each_second()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
+
+from tidegate.limiter.background import Repeating
 
 __all__ = ["SpareMemory"]
 
@@ -36,26 +37,21 @@ class SpareMemory:
         # Since memory was returned last:
         self._least_free = 0
         self._least_resident = 0
-        self._interval = interval
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tidegate memory", daemon=True)
+        self._repeating = Repeating(self.give_back, interval, "tidegate memory")
         library = ctypes.CDLL(None)
         self._info = getattr(library, "mallinfo2", None)
         self._trim = getattr(library, "malloc_trim", None)
-        if self._info is None or self._trim is None:
-            self._stop.set()
-        else:
+        if self._info is not None:
             self._info.restype = _Mallinfo2
 
     def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
+        """Starts the thread, unless the C library has no such calls."""
+        if self._info is not None and self._trim is not None:
+            self._repeating.start()
 
     def close(self) -> None:
         """Ends the thread."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(5.0)
+        self._repeating.close(5.0)
 
     def give_back(self) -> bool:
         """Returns memory to the system if there is enough of it, and whether it did so."""
@@ -80,7 +76,3 @@ class SpareMemory:
     def _resident(self) -> int:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._interval):
-            self.give_back()

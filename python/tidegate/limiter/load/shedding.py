@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import math
-import os
 import threading
 import time
 import weakref
 
-from tidegate.limiter.ending import end_threads
+from tidegate.limiter.background import copied, end_at_exit, renew_after_fork
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, LimiterClosedError
 from tidegate.limiter.load.measures import SystemLoad
 from tidegate.limiter.load.steps import FactorSteps
@@ -92,7 +90,8 @@ class LoadShedding:
         self._has_failed = False
         self.failures = 0
         """How many measurements failed."""
-        _all.add(self)
+        renew_after_fork(self)
+        end_at_exit(self)
 
     @property
     def load(self) -> float:
@@ -191,10 +190,7 @@ class LoadShedding:
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
-        was_stopped = self._stop.is_set()
-        self._stop = threading.Event()
-        if was_stopped:
-            self._stop.set()
+        self._stop = copied(self._stop)
         measures = self._thread is not None
         # A measure that forks must not have its children measure, and fork, in turn.
         forked_by_measure = self._thread is threading.current_thread()
@@ -216,20 +212,3 @@ def _checked(load: Any) -> float:
 def _set_factor(limiter: Any, priority: str, factor: float) -> None:
     with contextlib.suppress(LimiterClosedError):
         limiter._set_load_factor(priority, factor)
-
-
-_all: weakref.WeakSet[LoadShedding] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for shedding in list(_all):
-        shedding._after_fork()
-
-
-def _stop_all() -> None:
-    """No thread may be inside of a measurement when the interpreter goes."""
-    end_threads(list(_all), _PATIENCE)
-
-
-os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_stop_all)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import os
 import threading
 import weakref
 from dataclasses import dataclass
 
 from tidegate import _core
+from tidegate.limiter.background import copied, renew_after_fork
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.quotas.status import instant_of
 
@@ -85,7 +85,7 @@ class QuotaWatch:
         self._every = every
         self._delivering = threading.Lock()
         self._stop = threading.Event()
-        _all.add(self)
+        renew_after_fork(self)
         self._start()
 
     def deliver(self) -> int:
@@ -128,9 +128,7 @@ class QuotaWatch:
         self._delivering = threading.Lock()
         # Queued events are delivered by the parent process.
         _taken(self._limiter)
-        is_closed, self._stop = self._stop.is_set(), threading.Event()
-        if is_closed:
-            self._stop.set()
+        self._stop = copied(self._stop)
         self._start()
 
 
@@ -164,14 +162,3 @@ def _text_of(key: bytes) -> str | bytes:
         return key.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         return key
-
-
-_all: weakref.WeakSet[QuotaWatch] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in list(_all):
-        each._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)

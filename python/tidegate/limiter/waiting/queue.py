@@ -11,6 +11,8 @@ import os
 import threading
 import weakref
 
+from tidegate.limiter.background import renew_after_fork
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,13 +109,16 @@ class WaitingRoom:
         # Dictionaries keep their order and remove any ticket in constant time.
         self.lines: dict[bytes, dict[_Place, None]] = {}
         self.forget_all()
-        _rooms.add(self)
+        renew_after_fork(self)
 
     def forget_all(self) -> None:
         # Reentrant: a signal handler or a finalizer may give a place back while the thread that it
         # interrupts is in here.
         self._lock = threading.RLock()
         self.lines.clear()
+
+    # Another thread of the parent may have held the lock, and the tickets are of its threads.
+    _after_fork = forget_all
 
     def enter(self, key: Key, cost: int, wake: Callable[[], None]) -> Ticket:
         """Joins the end of the queue for `key`, which the ticket leaves when it is dropped."""
@@ -203,18 +208,6 @@ def _leave(place: _Place) -> None:
         first = room._remove(place)
     if first is not None:
         first.wake()
-
-
-_rooms: weakref.WeakSet[WaitingRoom] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for room in list(_rooms):
-        room.forget_all()
-
-
-# Another thread of the parent may have held a lock, and the tickets are of the parent's threads.
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def _first(line: dict[_Place, None] | None, asking: Ticket | None = None) -> Ticket | None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Callable
 
 import sqlalchemy as sa
 
+from tidegate.limiter.background import renew_after_fork
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.schema import user_tiers
@@ -78,7 +77,7 @@ class SqlTiers:
         self._is_closed = False
         self.failures = 0
         """The number of lookups that failed."""
-        _all.add(self)
+        renew_after_fork(self)
 
     def of(self, attributes: Mapping[str, Value]) -> str | None:
         """Returns the tier of a request with these attributes; None for the default tier.
@@ -186,14 +185,3 @@ def _is_utf8(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-_all: weakref.WeakSet[SqlTiers] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for tiers in list(_all):
-        tiers._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
