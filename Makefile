@@ -9,6 +9,7 @@ SOAK_SECONDS ?= 1800
 FLOOD_KEYS ?= 100000000
 VALUE_SECONDS ?= 600
 LOST_ROUNDS ?= 5
+HANDOVER_SECONDS ?= 30
 RESERVATIONS ?= 100000
 MUTANTS ?= 40
 SETS ?= 10000
@@ -34,7 +35,7 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/extension tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts
 
-.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood owed values leases lost-rules starts chaos soak bench simulate-leases bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
+.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood owed values leases lost-rules starts handovers chaos soak bench simulate-leases bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz conformance mutants oracle campaign docs wheel clean deps-build deps-test deps-bench deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -256,6 +257,9 @@ conformance: $(VENV)/.test $(VENV)/.tested  ## h2spec against HTTP/2 of the serv
 
 starts: deps-test $(VENV)/.test $(VENV)/.tested  ## 40 processes that start at once, and ask one Redis at once
 	$(python) tests/faults/start_campaign.py
+
+handovers: deps-test $(VENV)/.test $(VENV)/.tested  ## replace a running service again and again, under 300 requests a second, for HANDOVER_SECONDS
+	$(python) tests/faults/handover_campaign.py --seconds $(HANDOVER_SECONDS)
 
 soak: deps-test $(VENV)/.test $(VENV)/.tested  ## a running service in floods, cuts and faults of its servers, for SOAK_SECONDS
 	@mkdir -p build

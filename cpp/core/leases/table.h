@@ -42,7 +42,7 @@ struct Leasing {
   Terms terms;
   int64_t length_ns;  // of its leases
   // The depth if twice as much has room in 64 bits; else 0.
-  int64_t narrow_depth = terms.depth() >> 60 == 0 ? static_cast<int64_t>(terms.depth()) : 0;
+  int64_t narrow_depth = (terms.depth() >> 60) == 0 ? static_cast<int64_t>(terms.depth()) : 0;
   // More than no bucket is used, since no more than its depth is held: twice the narrow depth.
   int64_t most_ahead_ns =
       2 * (terms.denominator == 1 ? narrow_depth : narrow_depth / terms.denominator + 1);
