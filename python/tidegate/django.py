@@ -175,7 +175,12 @@ class RateLimitMiddleware:
                 BLOCKING.run(outcome.leave(BLOCKING))
 
     def _answer(self, request: HttpRequest, outcome: RequestDecision | None) -> HttpResponseBase:
-        response: Any = self.get_response(request)
+        try:
+            response: Any = self.get_response(request)
+        except BaseException as exc:
+            if outcome is not None:
+                BLOCKING.run(self._settle(request, _raised(exc), outcome, BLOCKING))
+            raise
         if outcome is not None:
             outcome = BLOCKING.run(self._settle(request, response, outcome, BLOCKING))
         return self._with_headers(request, response, outcome)
@@ -200,7 +205,12 @@ class RateLimitMiddleware:
     async def _answer_async(
         self, request: HttpRequest, outcome: RequestDecision | None
     ) -> HttpResponseBase:
-        response: Any = await self.get_response(request)
+        try:
+            response: Any = await self.get_response(request)
+        except BaseException as exc:
+            if outcome is not None:
+                await to_the_end(self._settle(request, _raised(exc), outcome, AWAITING))
+            raise
         if outcome is not None:
             outcome = await self._settle(request, response, outcome, AWAITING)
         return self._with_headers(request, response, outcome)
@@ -226,7 +236,7 @@ class RateLimitMiddleware:
     async def _settle(
         self,
         request: HttpRequest,
-        response: HttpResponseBase,
+        response: HttpResponseBase | Exception | None,
         outcome: RequestDecision,
         execution: Execution,
     ) -> RequestDecision:
@@ -411,6 +421,11 @@ def _unless_disabled(exempt_when: Any) -> Any:
         return not _is_enabled() or (exempt_when is not None and exempt_when(request))
 
     return exempt
+
+
+def _raised(exc: BaseException) -> Any:
+    """Returns what COST_AFTER gets for a request that `exc` has ended without a response."""
+    return exc if isinstance(exc, Exception) else None
 
 
 def _is_answer(answer: Any) -> bool:

@@ -56,8 +56,10 @@ async def to_the_end(settling: Coroutine[Any, Any, Any]) -> None:
 async def answer_asgi(
     app: ASGIApp, scope: Scope, receive: Receive, send: Send, outcome: RequestDecision
 ) -> None:
-    """Calls `app`; settles the cost and gives places back when it has ended, whatever ends it."""
+    """Calls `app`; settles the cost when it has ended, whatever ends it, and gives places back when
+    the response has."""
     answer: Any = None
+    has_places = outcome.limits.lease_ns
     outcome.hold()
 
     async def send_and_note(message: Message) -> None:
@@ -67,6 +69,9 @@ async def answer_asgi(
             fields = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs]
             answer = Answer(message["status"], fields)
         await send(message)
+        # Background tasks of the response may run for long after that.
+        if has_places and message["type"] == "http.response.body" and not message.get("more_body"):
+            await to_the_end(outcome.leave(AWAITING))
 
     try:
         await app(scope, receive, send_and_note)

@@ -222,3 +222,23 @@ def test_wsgi_gives_a_place_back_when_the_application_raises(error: Any) -> None
     with pytest.raises(error):
         app(environ(), ignoring)
     assert left(limiter)["places"] == 2
+
+
+def test_asgi_holds_no_place_for_the_background_tasks_of_a_response() -> None:
+    limiter = of_rules()
+    during: list[int] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"1", "more_body": True})
+        during.append(left(limiter)["places"])
+        await send({"type": "http.response.body", "body": b"2"})
+        during.append(left(limiter)["places"])
+
+    async def send(message: Any) -> None:
+        pass
+
+    app = RateLimitMiddleware(application, limiter=limiter)
+    asyncio.run(app(dict(SCOPE), nothing, send))
+    assert during == [1, 2]
+    assert left(limiter)["places"] == 2

@@ -3,9 +3,10 @@ client has disconnected."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Callable
 
 from tidegate.web.answers import to_the_end
@@ -55,8 +56,7 @@ def _settling(kind: Any) -> Any:
                 for settle in self.__dict__.pop(_SETTLE, ()):
                     await to_the_end(settle(AWAITING))
 
-    names = {_KNOWN: True, "__call__": call, "__module__": kind.__module__, "__doc__": kind.__doc__}
-    return type(kind.__name__, (kind,), {**names, "__qualname__": kind.__qualname__})
+    return _subclass(kind, __call__=call)
 
 
 def settle_after_flask(flask: Any, result: Any, settle: Settle, cost_after: Any) -> bool:
@@ -85,32 +85,68 @@ def settle_after_flask(flask: Any, result: Any, settle: Settle, cost_after: Any)
 
 
 def settle_after_django(response: Any, settle: Settle, cost_after: Any) -> bool:
-    """Calls `settle` when Django closes `response`; returns False if it is not a stream."""
+    """Calls `settle`, once, when Django has sent or closed `response`; returns False if it is not a
+    stream.
+
+    Under ASGI, Django closes no response whose stream has raised, and no stream. It iterates by a
+    method of the response's class, so that class is replaced by a subclass.
+    """
     if not getattr(response, "streaming", False):
         return False
     close = response.close
+    turn = threading.Lock()
 
     async def awaiting() -> None:
-        await settle(AWAITING)
+        if turn.acquire(blocking=False):
+            await to_the_end(settle(AWAITING))
 
     def settling() -> None:
+        if not turn.acquire(blocking=False):
+            return
         if is_async(cost_after):
             from asgiref.sync import async_to_sync
 
-            async_to_sync(awaiting)()
+            async_to_sync(settle)(AWAITING)
         else:
             BLOCKING.run(settle(BLOCKING))
-
-    once = _once(settling)
 
     def close_and_settle() -> None:
         try:
             close()
         finally:
-            once()
+            settling()
 
     response.close = close_and_settle
+    kind: Any = type(response)
+    if hasattr(kind, "__aiter__") and not hasattr(kind, _KNOWN):
+        with contextlib.suppress(TypeError):  # the class has a layout of its own
+            response.__class__ = _settling_django(kind)
+    response.__dict__.setdefault(_SETTLE, []).append(awaiting)
     return True
+
+
+@functools.lru_cache(maxsize=64)
+def _settling_django(kind: Any) -> Any:
+    async def iterate(self: Any) -> AsyncIterator[bytes]:
+        try:
+            async for part in kind.__aiter__(self):
+                yield part
+        finally:
+            try:
+                close = getattr(getattr(self, "_iterator", None), "aclose", None)
+                if close is not None:
+                    await close()
+            finally:
+                for settle in self.__dict__.pop(_SETTLE, ()):
+                    await settle()
+
+    return _subclass(kind, __aiter__=iterate)
+
+
+def _subclass(kind: Any, **methods: Any) -> Any:
+    """Returns a subclass of a response's class that looks like it."""
+    names = {_KNOWN: True, "__module__": kind.__module__, "__doc__": kind.__doc__, **methods}
+    return type(kind.__name__, (kind,), {**names, "__qualname__": kind.__qualname__})
 
 
 def _once(function: Callable[[], None]) -> Callable[[], None]:
