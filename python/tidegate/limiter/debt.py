@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tidegate._core import Decision
 
 __all__ = ["WriteOffs"]
-
-log = logging.getLogger("tidegate")
 
 
 class WriteOffs:
@@ -30,7 +26,9 @@ class WriteOffs:
             return decision
         self.count += 1
         if self.count & (self.count - 1) == 0:
-            log.warning(
+            import logging  # few programs need it, and it takes long to import
+
+            logging.getLogger("tidegate").warning(
                 "of %d units for the limit %s, %d were charged and the rest written off, as the key"
                 " owes its max_debt (charge %d of this kind)",
                 cost,

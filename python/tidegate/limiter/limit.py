@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from tidegate import _core
 from tidegate._core import Limit
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
@@ -52,7 +50,10 @@ def parse_many(text: str, *, algorithm: Algorithm = "token-bucket") -> list[Limi
     Raises ConfigurationError if one of them is not a limit.
     """
     if isinstance(text, str) and _AT_ONCE in text:
-        return [parse(each, algorithm=algorithm) for each in re.split("[;,|]", text)]
+        return [
+            parse(each, algorithm=algorithm)
+            for each in text.replace(";", ",").replace("|", ",").split(",")
+        ]
     return _core.parse_many(text, algorithm=algorithm)
 
 

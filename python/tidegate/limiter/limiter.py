@@ -12,7 +12,6 @@ from tidegate.limiter.base import BaseLimiter
 from tidegate.limiter.clock import ManualClock, extender_by
 from tidegate.limiter.debt import WriteOffs
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
-from tidegate.limiter.leasing import leasing_of
 from tidegate.limiter.limit import as_limits, distinct
 from tidegate.limiter.reserves_by_key import ReservesByKey
 from tidegate.limiter.storage.arguments import explains_arguments
@@ -100,6 +99,8 @@ class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
     @property
     def leasing(self) -> tuple[Leasing, ...]:
         """How each of its limits is leased (``mode=leased``), and if it is not, why."""
+        from tidegate.limiter.leasing import leasing_of
+
         return leasing_of(self._storage, self._limits)
 
     async def hit_async(self, key: Key, cost: int = 1) -> Decision:

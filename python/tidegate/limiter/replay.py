@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from datetime import datetime, timedelta, timezone
 
 from tidegate import _core
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
@@ -12,6 +11,7 @@ from tidegate.limiter.limit import as_limits
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import datetime
     from typing import Any
 
     from tidegate.limiter.limit import LimitLike
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LAST_NS", "instant_ns", "mistaken_unit", "replay"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 LAST_NS = 2**62  # as clocks are clamped
 # The years of logs, 1990 to 2100, in seconds since the epoch.
 _LOGGED = (631_152_000, 4_102_444_800)
@@ -65,6 +64,8 @@ def _times(given: Iterable[int | datetime]) -> list[int]:
     if getattr(getattr(given, "dtype", None), "kind", "") == "M":  # of NumPy
         array: Any = given
         return array.astype("datetime64[ns]").astype("int64").tolist()  # type: ignore[no-any-return]
+    from datetime import datetime  # takes long to import
+
     times = [
         instant_ns(each) if isinstance(each, datetime) else each
         for each in _listed("times", given, "int or datetime")
@@ -84,10 +85,11 @@ def instant_ns(instant: datetime) -> int:
             f"the time {instant!r} has no time zone; expected a datetime with one, such as "
             "datetime.now(timezone.utc), or nanoseconds since the epoch"
         )
+    from datetime import datetime, timedelta, timezone
+
+    passed = instant - datetime(1970, 1, 1, tzinfo=timezone.utc)
     # The times of pandas are finer than a microsecond.
-    return (instant - _EPOCH) // timedelta(microseconds=1) * 1000 + getattr(
-        instant, "nanosecond", 0
-    )
+    return passed // timedelta(microseconds=1) * 1000 + getattr(instant, "nanosecond", 0)
 
 
 def _order_of(times: list[Any]) -> list[int] | None:

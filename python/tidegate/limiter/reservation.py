@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from functools import partial
 
 from tidegate import _core
-from tidegate.limiter import reservation_token
 from tidegate.limiter.errors import (
     ArgumentTypeError,
     ConfigurationError,
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["OnExit", "Reservation", "Reserves", "Reserving", "life_ns"]
-
-log = logging.getLogger("tidegate")
 
 _LONGEST_TTL = 366 * 86_400.0
 # Tries of a call whose reservation another process raises meanwhile.
@@ -117,6 +113,8 @@ class Reservation(_core.LiveReservation):
         if self._is_live:
             self._id = os.urandom(16)
             self._admitted_ns, self._parts = self._record(self._id)
+        from tidegate.limiter import reservation_token  # few programs need it
+
         return reservation_token.encode(
             self._owner._identity(),
             self._id,
@@ -502,6 +500,8 @@ class Reserves:
         """Called with the decision on an estimate."""
 
     def _of_token(self, token: str) -> Reservation:
+        from tidegate.limiter import reservation_token
+
         ident, admitted_ns, parts, keys = reservation_token.decode(self._identity(), token)
         reservation = Reservation(self, self._whose_of(keys), ident)
         reservation._admitted_ns = admitted_ns
@@ -571,4 +571,6 @@ def _checked(actual: Units | None) -> Units:
 def _log_left(error: ReservationError) -> None:
     # Another process that had the token has settled it: that is what tokens are for.
     if not error.settled:
-        log.warning("a reservation was left unsettled: %s", error)
+        import logging  # few programs need it, and it takes long to import
+
+        logging.getLogger("tidegate").warning("a reservation was left unsettled: %s", error)

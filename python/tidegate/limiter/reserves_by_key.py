@@ -6,10 +6,8 @@ import os
 from functools import partial
 
 from tidegate import _core
-from tidegate.limiter import reservation_token
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.reservation import Reservation, Reserves, Reserving, life_ns
-from tidegate.types import BUCKETS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -164,7 +162,9 @@ class ReservesByKey(Reserves):
         return 0
 
     def _identity(self) -> bytes:
-        return reservation_token.identity("limiter", self._names())
+        from tidegate.limiter.reservation_token import identity
+
+        return identity("limiter", self._names())
 
     def _names(self) -> list[str]:
         # Limits with an id keep their counts when their numbers change.
@@ -204,6 +204,8 @@ def outstanding(limit: Limit, left_ns: int, units: int) -> int:
         left_ns -= limit.period_ns
     if left_ns <= 0:
         return 0
+    from tidegate.types import BUCKETS
+
     if limit.algorithm in BUCKETS:
         return min(units, left_ns * limit.count // limit.period_ns)
     return units

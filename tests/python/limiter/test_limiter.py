@@ -10,6 +10,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, Callable
 
 import pytest
@@ -475,6 +476,22 @@ def test_importing_is_light() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
     assert out.strip() == "['tidegate'] 1"
+
+
+# What takes milliseconds to import is imported where it is needed.
+SLOW = {"asyncio", "base64", "datetime", "enum", "hashlib", "inspect", "logging", "re", "typing"}
+
+
+def test_importing_is_quick() -> None:
+    package = Path(tg.__file__).parent
+    if Path(tg._core.__file__).parent != package:
+        pytest.skip("an editable install needs a hook of `site`, which imports some of them")
+    code = f"import sys; sys.path.append({str(package.parent)!r}); import tidegate"
+    out = subprocess.run(
+        [sys.executable, "-S", "-c", f"{code}; print(*sys.modules)"],
+        stdout=subprocess.PIPE, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert SLOW.intersection(out.split()) == set()
 
 
 def test_importing_in_a_sub_interpreter_raises_import_error() -> None:
