@@ -316,6 +316,10 @@ class Plan:
         """Returns what hit() would decide."""
     def charge(self, keys: Sequence[_Key], costs: Sequence[int]) -> Decision:
         """Charges each limiter all of its cost under its key, and refuses nothing."""
+    _is_expiring: bool
+    def _reserve_at_once(
+        self, type: type[_Live], keys: Sequence[_Key], estimates: Sequence[int], ttl_ns: int
+    ) -> _Live | None: ...
     def _reserved(
         self,
         op: int,
@@ -358,7 +362,7 @@ def add_live_methods(kind: type[LiveReservation], /) -> None:
     """Has a subclass call the methods without a detour."""
 
 def reserve_at_once(
-    kind: type[_Live], limiter: Limiter, key: _Key, units: int, ttl_ns: int, /
+    kind: type[_Live], owner: Any, whose: Any, units: Any, ttl_ns: int, /
 ) -> _Live | None:
     """Reserves units that are settled without a record; None if that needs one."""
 

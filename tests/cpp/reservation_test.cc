@@ -5,11 +5,15 @@
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "testing.h"
 #include "tidegate/limiter.h"
+#include "tidegate/plan.h"
 
 namespace tidegate {
 namespace {
@@ -155,6 +159,61 @@ TEST(QuickSettlementOfOthersTest, IsRefused) {
     window.limiter->CallReserved(Op::kReserve, "key", 5, &of_window);
     EXPECT_FALSE(settles(window, of_window));
   }
+}
+
+TEST(ReservationOfAPlanTest, WithoutRecordsIsSettledOnceAndItsRecordsSaySo) {
+  Fixture first(MakeLimit(1000, 3'600 * kSecond));
+  const auto second = *Limiter::Create({MakeLimit(500, 3'600 * kSecond)}, first.store, first.clock);
+  const auto plan = *Plan::Create({first.limiter.get(), second.get()});
+  const std::vector<std::string_view> keys = {"a", "b"};
+  using Left = std::pair<int64_t, int64_t>;
+  const auto left = [&] {
+    return Left(first.limiter->Peek("a").remaining(), second->Peek("b").remaining());
+  };
+  Reservation reservation;
+  reservation.unrecorded = true;
+  reservation.ttl_ns = 60 * kSecond;
+  reservation.id = {1, 2};
+  const auto settle = [&](int64_t of_first, int64_t of_second) {
+    const Decision settled =
+        plan->CallReserved(Op::kSettle, keys, std::vector{of_first, of_second}, &reservation);
+    return std::tuple(reservation.parts[0].found, reservation.parts[1].found, settled.charged);
+  };
+
+  ASSERT_TRUE(plan->CallReserved(Op::kReserve, keys, std::vector<int64_t>{100, 50}, &reservation));
+  EXPECT_EQ(first.store->stats().keys, 2);
+  EXPECT_EQ(settle(40, 70), std::tuple(Found::kOpen, Found::kOpen, 40));
+  EXPECT_EQ(left(), Left(960, 430));
+  EXPECT_EQ(settle(40, 70), std::tuple(Found::kAgain, Found::kAgain, 40));
+  EXPECT_EQ(settle(40, 71), std::tuple(Found::kAgain, Found::kSettled, 40));
+  EXPECT_FALSE(plan->CallReserved(Op::kRaise, keys, std::vector<int64_t>{1, 1}, &reservation));
+  EXPECT_EQ(left(), Left(960, 430));
+
+  plan->RecordReserved(keys, &reservation);
+  EXPECT_FALSE(reservation.unrecorded);
+  EXPECT_EQ(settle(40, 70), std::tuple(Found::kAgain, Found::kAgain, 40));
+  EXPECT_EQ(settle(0, 70), std::tuple(Found::kSettled, Found::kAgain, 40));
+  EXPECT_EQ(left(), Left(960, 430));
+}
+
+TEST(ReservationOfAPlanTest, OfWhichTheRecordsAreMadeWhileItIsOpenIsSettledByThem) {
+  Fixture first(MakeLimit(1000, 3'600 * kSecond));
+  const auto plan = *Plan::Create({first.limiter.get()});
+  const std::vector<std::string_view> keys = {"a"};
+  Reservation reservation;
+  reservation.unrecorded = true;
+  reservation.ttl_ns = 60 * kSecond;
+  ASSERT_TRUE(plan->CallReserved(Op::kReserve, keys, std::vector<int64_t>{100}, &reservation));
+  first.clock->AdvanceNs(50 * kSecond);
+  plan->RecordReserved(keys, &reservation);
+  Reservation other = reservation;  // another process has its token
+  plan->CallReserved(Op::kSettle, keys, std::vector<int64_t>{30}, &other);
+  EXPECT_EQ(other.parts[0].found, Found::kOpen);
+  plan->CallReserved(Op::kSettle, keys, std::vector<int64_t>{0}, &reservation);
+  EXPECT_EQ(reservation.parts[0].found, Found::kSettled);
+  first.clock->AdvanceNs(10 * kSecond);  // the end of its life
+  plan->CallReserved(Op::kSettle, keys, std::vector<int64_t>{30}, &other);
+  EXPECT_EQ(other.parts[0].found, Found::kNothing);
 }
 
 }  // namespace

@@ -134,9 +134,7 @@ Decision Plan::FinishCharge(Decision decision, const Charged& charged) const {
       std::find(charged.charge_of.begin(), charged.charge_of.end(), decision.rule) -
       charged.charge_of.begin());
   // Of several limits the decision has the smallest charge only.
-  const auto less = [](const Charge& a, const Charge& b) { return a.cost < b.cost; };
-  const int64_t least =
-      std::min_element(charged.charges.begin(), charged.charges.end(), less)->cost;
+  const int64_t least = LeastOf(charged);
   if (decision.charged < least) limiters_[0]->CountWrittenOff(decision, least);
   return decision;
 }

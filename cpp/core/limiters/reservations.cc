@@ -82,10 +82,8 @@ Decision Limiter::CallReserved(Op op, std::string_view key, int64_t cost,
   return decision;
 }
 
-void Limiter::RecordReserved(std::string_view key, Reservation* reservation,
-                             std::optional<int64_t> settled_at) {
-  store_.store().KeepRecords(PlanFor(key, settled_at.value_or(0)), *reservation, store_.NowNs(),
-                             settled_at.has_value());
+void Limiter::RecordReserved(std::string_view key, Reservation* reservation) {
+  store_.store().KeepRecords(PlanFor(key, 0), *reservation, store_.NowNs());
   reservation->unrecorded = false;
 }
 
@@ -103,28 +101,46 @@ void Limiter::CountReserved(Op op, int64_t cost, const Reservation& reservation,
   }
 }
 
+int64_t Plan::LeastOf(const Charged& charged) {
+  const auto less = [](const Charge& a, const Charge& b) { return a.cost < b.cost; };
+  return std::min_element(charged.charges.begin(), charged.charges.end(), less)->cost;
+}
+
+Decision Plan::FinishReserved(Op op, const ChargeNumbers& charge_of, int64_t least,
+                              const Reservation& reservation, Decision decision) const {
+  if (op == Op::kReserve) return Finish(decision, charge_of, nullptr);
+  if (op == Op::kSettle) {
+    limiters_[0]->written_off_.fetch_add(WrittenOff(reservation, decision, least),
+                                         std::memory_order_relaxed);
+  }
+  decision.rule = static_cast<uint16_t>(
+      std::find(charge_of.begin(), charge_of.end(), decision.rule) - charge_of.begin());
+  return decision;
+}
+
 std::optional<Decision> Plan::SubmitReserved(Op op, Keys keys, Costs costs,
                                              std::shared_ptr<Reservation> reservation,
                                              Store::Done done) {
   const Charged charged = For(keys, costs);
-  const auto less = [](const Charge& a, const Charge& b) { return a.cost < b.cost; };
-  const int64_t least =
-      std::min_element(charged.charges.begin(), charged.charges.end(), less)->cost;
-  const auto finish = [this, op, least, charge_of = charged.charge_of,
+  const auto finish = [this, op, least = LeastOf(charged), charge_of = charged.charge_of,
                        reservation](const Decision& decision) {
-    if (op == Op::kReserve) return Finish(decision, charge_of, nullptr);
-    if (op == Op::kSettle) {
-      limiters_[0]->written_off_.fetch_add(WrittenOff(*reservation, decision, least),
-                                           std::memory_order_relaxed);
-    }
-    Decision answer = decision;
-    answer.rule = static_cast<uint16_t>(
-        std::find(charge_of.begin(), charge_of.end(), decision.rule) - charge_of.begin());
-    return answer;
+    return FinishReserved(op, charge_of, least, *reservation, decision);
   };
   return Finished(finish, std::move(done), [&](Store::Done then) {
     return store_.SubmitReserved(op, charged.charges, reservation, std::move(then));
   });
+}
+
+Decision Plan::CallReserved(Op op, Keys keys, Costs costs, Reservation* reservation) {
+  const Charged charged = For(keys, costs);
+  const Decision decision = store_.CallReserved(op, charged.charges, reservation);
+  return FinishReserved(op, charged.charge_of, LeastOf(charged), *reservation, decision);
+}
+
+void Plan::RecordReserved(Keys keys, Reservation* reservation) {
+  const absl::InlinedVector<int64_t, 4> nothing(keys.size());
+  store_.store().KeepRecords(For(keys, nothing).charges, *reservation, store_.NowNs());
+  reservation->unrecorded = false;
 }
 
 Reservation RuleLimiter::ReservationOf(const Request& request, int64_t cost, const Decision& hit,

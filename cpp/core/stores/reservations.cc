@@ -60,13 +60,14 @@ Decision Store::Reserve(absl::Span<const Charge> plan, Reservation* reservation,
 std::optional<Store::Record> Store::Unrecorded(const Reservation& reservation,
                                                const Reservation::Part& part,
                                                const Moment& moment) {
+  if (reservation.is_settled) return Record{true, part.units};
   const bool has_end = reservation.ttl_ns > 0;
   if (has_end && moment.now_ns - reservation.admitted_ns >= reservation.ttl_ns) return std::nullopt;
   return Record{false, part.units};
 }
 
 void Store::KeepRecords(absl::Span<const Charge> plan, const Reservation& reservation,
-                        int64_t now_ns, bool is_settled) {
+                        int64_t now_ns) {
   const Moment moment{now_ns, /*confirmed=*/true};
   Reservation left = reservation;
   left.ttl_ns = reservation.admitted_ns + reservation.ttl_ns - now_ns;
@@ -75,9 +76,9 @@ void Store::KeepRecords(absl::Span<const Charge> plan, const Reservation& reserv
     const Reservation::Part& part = reservation.parts[i];
     if (part.units == Reservation::kNone) continue;
     OpenRecord({plan[i].key, plan[i].limit, part.units}, left, moment);
-    if (!is_settled) continue;
+    if (!reservation.is_settled) continue;
     ChangeRecord(plan[i], left, moment, [&](Record* change) {
-      *change = {true, plan[i].cost};
+      *change = {true, part.units};
       return true;
     });
   }
@@ -132,7 +133,13 @@ Decision Store::Settle(absl::Span<const Charge> plan, Reservation* reservation,
     }
     part.charged = charged;
     if (!plan[i].limit->limit.shadow() || plan.size() == 1) least = std::min(least, charged);
+    if (reservation->unrecorded && part.found == Found::kOpen) part.units = used;
   }
+  // One end of life holds for all parts.
+  const auto is_open = [](const Reservation::Part& part) { return part.found == Found::kOpen; };
+  reservation->is_settled |=
+      reservation->unrecorded &&
+      std::any_of(reservation->parts.begin(), reservation->parts.end(), is_open);
   Decision decision = is_changed ? PeekAll(ones, confirmed, nullptr) : standing;
   decision.SetCharged(least == std::numeric_limits<int64_t>::max() ? 0 : least);
   return decision;

@@ -121,9 +121,8 @@ class Limiter {
   bool SettleQuickly(std::string_view key, int64_t actual, const Reservation& reservation,
                      Decision* decision);
   // Makes the records of what is reserved without one, so that others can settle it, or find it
-  // settled at `settled_at`. For a limiter that does not block.
-  void RecordReserved(std::string_view key, Reservation* reservation,
-                      std::optional<int64_t> settled_at);
+  // settled. For a limiter that does not block.
+  void RecordReserved(std::string_view key, Reservation* reservation);
   // Sends the submitted calls. Call it once for many, so that they are sent together.
   void Flush();
   Store& store() const { return store_.store(); }

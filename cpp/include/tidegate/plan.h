@@ -49,6 +49,10 @@ class Plan {
   std::optional<Decision> SubmitReserved(Op op, Keys keys, Costs costs,
                                          std::shared_ptr<Reservation> reservation,
                                          Store::Done done);
+  // The same for a plan that does not block, at once.
+  Decision CallReserved(Op op, Keys keys, Costs costs, Reservation* reservation);
+  // Like Limiter::RecordReserved().
+  void RecordReserved(Keys keys, Reservation* reservation);
   bool blocks() const { return store_.blocks(); }
 
  private:
@@ -70,6 +74,10 @@ class Plan {
   Decision Finish(Decision decision, const ChargeNumbers& charge_of, Outcomes* outcomes) const;
   // The same for a charge. What is written off is counted by the first limiter.
   Decision FinishCharge(Decision decision, const Charged& charged) const;
+  // The same for a call of a reservation whose least cost is `least`.
+  Decision FinishReserved(Op op, const ChargeNumbers& charge_of, int64_t least,
+                          const Reservation& reservation, Decision decision) const;
+  static int64_t LeastOf(const Charged& charged);
   // Where outcomes go: `given`, or `own` if the caller wants none but limits in shadow need them
   // for their counts.
   Outcomes* Wanted(Outcomes* given, Outcomes* own) const {

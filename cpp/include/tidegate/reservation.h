@@ -54,6 +54,8 @@ struct Reservation {
   // has told nobody the id. That caller sees to it that they are settled once; a store that may
   // lose the answer notes that they were, for kSettledNs, in case it is asked again.
   bool unrecorded = false;
+  // Of an unrecorded one in memory: whether it was settled, at the units that its parts then have.
+  bool is_settled = false;
   // Whether the estimate is given back when the life of its records is over without a settlement.
   bool gives_back = false;
   absl::InlinedVector<Part, 4> parts;

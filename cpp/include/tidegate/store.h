@@ -240,10 +240,9 @@ class Store {
   virtual std::optional<Decision> Submit(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                                          const Moment& moment, Clock clock, Outcomes* outcomes,
                                          Done done);
-  // In a store that does not block: makes the records of a reservation that has none, open, or
-  // settled at the costs of `plan`.
-  void KeepRecords(absl::Span<const Charge> plan, const Reservation& reservation, int64_t now_ns,
-                   bool is_settled);
+  // In a store that does not block: makes the records of a reservation that has none, open or
+  // settled as that is. The costs of `plan` have no meaning.
+  void KeepRecords(absl::Span<const Charge> plan, const Reservation& reservation, int64_t now_ns);
   // Sends the submitted calls. Call it once for many, so that they are sent together.
   virtual void Flush() {}
   // One round trip to the server of a store that blocks; the error says what is wrong.
@@ -306,7 +305,8 @@ class Store {
   Decision Reserve(absl::Span<const Charge> plan, Reservation* reservation, const Moment& moment,
                    absl::FunctionRef<int64_t()> clock);
   Decision Settle(absl::Span<const Charge> plan, Reservation* reservation, const Moment& moment);
-  // What stands in place of the record of a reservation that has none, while it lives.
+  // What stands in place of the record of a reservation that has none, while it lives or is known
+  // to be settled.
   static std::optional<Record> Unrecorded(const Reservation& reservation,
                                           const Reservation::Part& part, const Moment& moment);
   Decision Raise(absl::Span<const Charge> plan, Reservation* reservation, const Moment& moment,

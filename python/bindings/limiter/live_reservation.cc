@@ -1,18 +1,14 @@
-// tidegate._core.LiveReservation, the base class of tidegate.Reservation: what a limiter in memory
-// has reserved, and only this object knows. It is settled here, without a record in the store. All
+// tidegate._core.LiveReservation, the base class of tidegate.Reservation: what was reserved in
+// memory, and only this object knows. It is settled here, without a record in the store. All
 // others are settled by methods of the subclass. Written against the C API, since commit() is
 // called as often as hit().
-//
-// The GIL guards the state: nothing here releases it between the look whether the reservation is
-// open and the note that it is settled. Only a clock in Python would, and a limiter with one makes
-// no such reservations. An interpreter without the GIL would need a lock of each reservation there.
-// A child of fork() has a copy of that state: where it shares the counts with its parent, only the
-// parent settles what it has reserved.
+#include "limiter/live_reservation.h"
+
 #include <structmember.h>
 
 #include <algorithm>
 #include <new>
-#include <optional>
+#include <utility>
 
 #include "limiter/classes.h"
 #include "limiter/convert.h"
@@ -28,8 +24,8 @@ namespace {
 constexpr int64_t kNowhere = -1;
 
 struct LiveReservation {
-  PyObject_HEAD PyObject* owner;  // the limiter
-  PyObject* whose;                // the key
+  PyObject_HEAD PyObject* owner;  // the limiter, or the plan
+  PyObject* whose;                // the key, or the keys, or a request
   PyObject* decision;             // on the estimate
   PyObject* weak_references;
   char is_live;  // settled here; else by the subclass
@@ -40,6 +36,7 @@ struct LiveReservation {
   int64_t settled_at;  // so many units
   int64_t settled_ns;  // the instant of it
   Reservation reservation;
+  std::unique_ptr<Holding> holding;  // of a plan or of rules; null for a limiter
 };
 
 PyTypeObject reservation_type{};  // filled in by RegisterLiveReservation()
@@ -51,6 +48,7 @@ PyObject* New(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* const self = type->tp_alloc(type, 0);
   if (self != nullptr) {
     new (&Self(self).reservation) Reservation;
+    new (&Self(self).holding) std::unique_ptr<Holding>;
     Self(self).made_in = ForkGeneration();
     Self(self).open_in = kNowhere;
   }
@@ -67,6 +65,7 @@ int Traverse(PyObject* self, visitproc visit, void* arg) {
 int Clear(PyObject* self) {
   Self(self).is_live = 0;
   Self(self).open_in = kNowhere;
+  Self(self).holding.reset();
   Py_CLEAR(Self(self).owner);
   Py_CLEAR(Self(self).whose);
   Py_CLEAR(Self(self).decision);
@@ -78,6 +77,7 @@ void Dealloc(PyObject* self) {
   if (Self(self).weak_references != nullptr) PyObject_ClearWeakRefs(self);
   Clear(self);
   Self(self).reservation.~Reservation();
+  std::destroy_at(&Self(self).holding);
   Py_TYPE(self)->tp_free(self);
 }
 
@@ -89,10 +89,19 @@ py::object CallMethod(PyObject* self, PyObject* name, PyObject* argument = nullp
   return py::reinterpret_steal<py::object>(answer);
 }
 
-// Gives back what other reservations of the limiter hold beyond the end of their lives.
-void GiveBackDue(PyObject* owner) {
+// Gives back what other reservations of the owner hold beyond the end of their lives.
+void GiveBackDue(const LiveReservation& self) {
   static PyObject* const give_back_due = Interned("_give_back_due");
-  if (UpkeepOf(owner).is_expiring) CallMethod(owner, give_back_due);
+  const bool is_expiring =
+      self.holding == nullptr ? UpkeepOf(self.owner).is_expiring : self.holding->is_expiring();
+  if (is_expiring) CallMethod(self.owner, give_back_due);
+}
+
+void TellOwner(const LiveReservation& self, PyObject* units, PyObject* decision) {
+  static PyObject* const after_settling = Interned("_after_settling");
+  const auto done = py::reinterpret_steal<py::object>(
+      PyObject_CallMethodObjArgs(self.owner, after_settling, self.whose, units, decision, nullptr));
+  if (!done) throw py::error_already_set();
 }
 
 // What a call needs of the limiter. Throws if it is closed.
@@ -107,8 +116,11 @@ struct Use {
 
 // Whether this process has but a copy of it, while the process that it was forked from may settle
 // it in the same counts.
+bool IsInherited(const LiveReservation& self, bool spans_processes) {
+  return self.made_in != ForkGeneration() && spans_processes;
+}
 bool IsInherited(const LiveReservation& self, const Limiter& limiter) {
-  return self.made_in != ForkGeneration() && limiter.store().spans_processes();
+  return IsInherited(self, limiter.store().spans_processes());
 }
 
 int64_t Reserved(const Reservation& reservation) {
@@ -117,19 +129,72 @@ int64_t Reserved(const Reservation& reservation) {
   return most;
 }
 
+// A part of which that was found; null if there is none.
+const Reservation::Part* PartThat(const Reservation& reservation, Found found) {
+  const auto part = std::find_if(reservation.parts.begin(), reservation.parts.end(),
+                                 [found](const Reservation::Part& each) {
+                                   return each.units != Reservation::kNone && each.found == found;
+                                 });
+  return part == reservation.parts.end() ? nullptr : &*part;
+}
+
 bool IsOver(const Reservation& reservation) {
-  const auto is_unknown = [](const Reservation::Part& part) {
-    return part.units != Reservation::kNone && part.found == Found::kNothing;
-  };
-  return std::any_of(reservation.parts.begin(), reservation.parts.end(), is_unknown);
+  return PartThat(reservation, Found::kNothing) != nullptr;
+}
+
+// SettleAt() for a reservation of a plan or of rules. Null units are those of a release, which
+// `shown` shows.
+PyObject* SettleTogether(PyObject* object, PyObject* units, PyObject* shown) {
+  static PyObject* const refuse = Interned("_refuse_commit");
+  LiveReservation& self = Self(object);
+  const Holding::Units actual = self.holding->Read(Op::kSettle, units);
+  GiveBackDue(self);
+  self.holding->Expect(Op::kSettle);
+  const bool is_first = self.is_settled == 0;
+  if (self.is_refused != 0 || (is_first && IsInherited(self, self.holding->spans_processes()))) {
+    return CallMethod(object, refuse, shown).release().ptr();
+  }
+  const Decision settled = self.holding->Call(Op::kSettle, actual, &self.reservation);
+  if (IsOver(self.reservation)) return CallMethod(object, refuse, shown).release().ptr();
+  if (const Reservation::Part* const other = PartThat(self.reservation, Found::kSettled)) {
+    self.settled_at = other->found_units;
+    return CallMethod(object, refuse, shown).release().ptr();
+  }
+  self.open_in = kNowhere;
+  self.is_settled = 1;
+  if (is_first) self.settled_ns = settled.at_ns;
+  auto decision = py::reinterpret_steal<py::object>(NewDecision(settled, self.holding->decides()));
+  if (!decision) return nullptr;
+  const auto least = std::min_element(actual.begin(), actual.end());
+  const bool is_written_off = least != actual.end() && settled.charged < *least;
+  if (PartThat(self.reservation, Found::kOpen) != nullptr &&
+      (is_written_off || self.holding->is_awaited())) {
+    TellOwner(self, shown, decision.ptr());
+  }
+  return decision.release().ptr();
+}
+
+PyObject* ExtendTogether(PyObject* object, PyObject* more) {
+  static PyObject* const refuse = Interned("_refuse_extend");
+  LiveReservation& self = Self(object);
+  const Holding::Units units = self.holding->Read(Op::kRaise, more);
+  GiveBackDue(self);
+  self.holding->Expect(Op::kRaise);
+  if (self.is_refused != 0 || self.is_settled != 0 ||
+      IsInherited(self, self.holding->spans_processes())) {
+    return CallMethod(object, refuse).release().ptr();
+  }
+  const Decision decision = self.holding->Call(Op::kRaise, units, &self.reservation);
+  if (IsOver(self.reservation)) return CallMethod(object, refuse).release().ptr();
+  return NewDecision(decision, self.holding->decides());
 }
 
 PyObject* SettleAt(PyObject* object, PyObject* units) {
   static PyObject* const refuse = Interned("_refuse_commit");
-  static PyObject* const after_settling = Interned("_after_settling");
   LiveReservation& self = Self(object);
+  if (self.holding != nullptr) return SettleTogether(object, units, units);
   const int64_t actual = ReservedUnits(Op::kSettle, units);
-  GiveBackDue(self.owner);
+  GiveBackDue(self);
   const Use use(self);
   if (self.is_settled != 0 && self.settled_at == actual) {
     Decision standing = use.limiter->Peek(use.key.view());
@@ -150,9 +215,7 @@ PyObject* SettleAt(PyObject* object, PyObject* units) {
   auto decision = py::reinterpret_steal<py::object>(NewDecision(settled, self.owner));
   if (!decision) return nullptr;
   if (settled.charged < actual || (actual < reserved && UpkeepOf(self.owner).is_awaited())) {
-    const auto done = py::reinterpret_steal<py::object>(PyObject_CallMethodObjArgs(
-        self.owner, after_settling, self.whose, units, decision.ptr(), nullptr));
-    if (!done) throw py::error_already_set();
+    TellOwner(self, units, decision.ptr());
   }
   return decision.release().ptr();
 }
@@ -174,7 +237,10 @@ PyObject* SettleQuickly(LiveReservation& self, PyObject* units) {
   Decision* room = nullptr;
   PyObject* const decision = NewDecisionIn(self.owner, &room);
   if (decision == nullptr) throw py::error_already_set();
-  if (!use.limiter->SettleQuickly(use.key.view(), actual, self.reservation, room)) [[unlikely]] {
+  // A collection of garbage, which the new object may begin, may settle it.
+  const bool is_open = self.open_in != kNowhere;
+  if (!is_open || !use.limiter->SettleQuickly(use.key.view(), actual, self.reservation, room))
+      [[unlikely]] {
     Py_DECREF(decision);
     return nullptr;
   }
@@ -203,7 +269,8 @@ PyObject* Commit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
   static PyObject* const settle_usage = Interned("_commit_usage");
   if (count == 1 && names == nullptr && Self(self).open_in == ForkGeneration()) [[likely]] {
     return Guarded([&]() -> PyObject* {
-      PyObject* const decision = SettleQuickly(Self(self), args[0]);
+      PyObject* const decision =
+          Self(self).holding == nullptr ? SettleQuickly(Self(self), args[0]) : nullptr;
       return decision != nullptr ? decision : SettleAt(self, args[0]);
     });
   }
@@ -222,8 +289,13 @@ PyObject* Commit(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObje
 
 PyObject* Release(PyObject* self, PyObject*) {
   static PyObject* const release = Interned("_release");
+  static PyObject* const units_of_release = Interned("_units_of_release");
   static PyObject* const nothing = PyLong_FromLong(0);
   return Guarded([&]() -> PyObject* {
+    if (Self(self).is_live != 0 && Self(self).holding != nullptr) {
+      const py::object units = CallMethod(Self(self).owner, units_of_release);
+      return SettleTogether(self, nullptr, units.ptr());
+    }
     if (Self(self).is_live != 0) return SettleAt(self, nothing);
     return CallMethod(self, release).release().ptr();
   });
@@ -237,8 +309,9 @@ PyObject* Extend(PyObject* object, PyObject* const* args, Py_ssize_t count, PyOb
   return Guarded([&]() -> PyObject* {
     LiveReservation& self = Self(object);
     if (self.is_live == 0) return CallMethod(object, extend, more).release().ptr();
+    if (self.holding != nullptr) return ExtendTogether(object, more);
     const int64_t units = ReservedUnits(Op::kRaise, more);
-    GiveBackDue(self.owner);
+    GiveBackDue(self);
     const Use use(self);
     if (self.is_refused != 0 || self.is_settled != 0 || IsInherited(self, *use.limiter)) {
       return CallMethod(object, refuse).release().ptr();
@@ -260,17 +333,26 @@ PyObject* Record(PyObject* object, PyObject* id) {
       throw py::type_error(
           "the reservation is not settled here; expected one of memory, and bytes");
     }
-    const Use use(self);
     SetReservationId(py::reinterpret_borrow<py::bytes>(id), &self.reservation);
-    std::optional<int64_t> settled_at;
     if (self.is_settled != 0) {
-      settled_at = self.settled_at;
+      if (self.holding == nullptr) {
+        self.reservation.is_settled = true;
+        for (Reservation::Part& part : self.reservation.parts) {
+          if (part.units == Reservation::kNone) continue;
+          part.units = std::min(self.settled_at, Reservation::kMostUnits);
+        }
+      }
       // As long as a record is kept that was settled in the store.
       const int64_t ends_ns = self.settled_ns + Reservation::kSettledNs;
       self.reservation.ttl_ns =
           std::min(self.reservation.ttl_ns, ends_ns - self.reservation.admitted_ns);
     }
-    use.limiter->RecordReserved(use.key.view(), &self.reservation, settled_at);
+    if (self.holding == nullptr) {
+      const Use use(self);
+      use.limiter->RecordReserved(use.key.view(), &self.reservation);
+    } else {
+      self.holding->Record(&self.reservation);
+    }
     self.is_live = 0;
     self.open_in = kNowhere;
     py::list parts;
@@ -288,17 +370,17 @@ void ExpectSubclass(PyObject* type) {
   }
 }
 
-// An object of `type` for the key of a limiter; null with the error indicator set.
-py::object Opened(PyObject* type, PyObject* limiter, PyObject* key) {
+// An object of `type` for the key of a limiter, or what several have charged.
+py::object Opened(PyObject* type, PyObject* owner, PyObject* whose) {
   ExpectSubclass(type);
   auto* const kind = reinterpret_cast<PyTypeObject*>(type);
   auto object = py::reinterpret_steal<py::object>(New(kind, nullptr, nullptr));
   if (!object) throw py::error_already_set();
   LiveReservation& self = Self(object.ptr());
-  Py_INCREF(limiter);
-  self.owner = limiter;
-  Py_INCREF(key);
-  self.whose = key;
+  Py_INCREF(owner);
+  self.owner = owner;
+  Py_INCREF(whose);
+  self.whose = whose;
   self.is_live = 1;
   self.open_in = self.made_in;
   self.reservation.unrecorded = true;
@@ -319,11 +401,23 @@ void ExpectArguments(Py_ssize_t count, Py_ssize_t expected) {
   if (count != expected) throw py::type_error("the arguments are too few or too many");
 }
 
-// (type, limiter, key, units, ttl_ns): reserves, and returns the reservation; None if that is to be
-// made by call_reserved().
+void TakeOver(LiveReservation& self, const Decision& decision, PyObject* owner) {
+  self.is_refused = decision.allowed ? 0 : 1;
+  if (!decision.allowed) self.open_in = kNowhere;
+  self.decision = NewDecision(decision, owner);
+  if (self.decision == nullptr) throw py::error_already_set();
+}
+
+// (type, owner, key, units, ttl_ns): reserves, and returns the reservation; None if that is to be
+// made by call_reserved(). Owners that are no limiters have a method of their own.
 PyObject* ReserveAtOnce(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  static PyObject* const reserve = Interned("_reserve_at_once");
   return Guarded([&]() -> PyObject* {
     ExpectArguments(count, 5);
+    if (!IsLimiter(args[1])) {
+      PyObject* const arguments[] = {args[1], args[0], args[2], args[3], args[4]};
+      return PyObject_VectorcallMethod(reserve, arguments, 5, nullptr);
+    }
     Limiter* const limiter = SettledHere(args[1]);
     if (limiter == nullptr) Py_RETURN_NONE;
     KeyView key;
@@ -336,10 +430,8 @@ PyObject* ReserveAtOnce(PyObject*, PyObject* const* args, Py_ssize_t count) {
     if (PyErr_Occurred() != nullptr) return nullptr;
     const Decision decision =
         limiter->CallReserved(Op::kReserve, key.view(), units, &self.reservation);
-    self.is_refused = decision.allowed ? 0 : 1;
-    if (!decision.allowed) self.open_in = kNowhere;
-    self.decision = NewDecision(decision, self.owner);
-    return self.decision == nullptr ? nullptr : object.release().ptr();
+    TakeOver(self, decision, self.owner);
+    return object.release().ptr();
   });
 }
 
@@ -427,6 +519,19 @@ PyMethodDef functions[] = {
 
 }  // namespace
 
+py::object ReserveTogether(py::handle type, py::handle owner, py::handle whose,
+                           std::unique_ptr<Holding> holding, py::handle units, int64_t ttl_ns) {
+  const Holding::Units estimate = holding->Read(Op::kReserve, units);
+  holding->Expect(Op::kReserve);
+  py::object object = Opened(type.ptr(), owner.ptr(), whose.ptr());
+  LiveReservation& self = Self(object.ptr());
+  self.holding = std::move(holding);
+  self.reservation.ttl_ns = ttl_ns;
+  const Decision decision = self.holding->Call(Op::kReserve, estimate, &self.reservation);
+  TakeOver(self, decision, self.holding->decides());
+  return object;
+}
+
 void RegisterLiveReservation(py::module_& m) {
   PyTypeObject& type = reservation_type;
   reservation_as_number.nb_bool = IsTrue;
@@ -442,7 +547,7 @@ void RegisterLiveReservation(py::module_& m) {
   type.tp_methods = live_methods;
   type.tp_members = members;
   type.tp_getset = properties;
-  type.tp_doc = "What a limiter in memory has reserved, and only this object knows.";
+  type.tp_doc = "What was reserved in memory, and only this object knows.";
   AddType(m, "LiveReservation", type);
   if (PyModule_AddFunctions(m.ptr(), functions) < 0) throw py::error_already_set();
 }

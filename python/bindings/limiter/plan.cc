@@ -3,6 +3,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "limiter/functions.h"
 #include "limiter/gil.h"
 #include "limiter/limiter.h"
+#include "limiter/live_reservation.h"
 #include "limiter/reservations.h"
 
 namespace tidegate::python {
@@ -71,17 +73,25 @@ class PyPlan {
                       const py::object& costs, const std::shared_ptr<Reservation>& reservation,
                       const py::object& loop, const py::object& channel) {
     const auto op = static_cast<Op>(op_number);
-    Call call(*this, keys, py::none());
-    const py::tuple amounts = Call::Items(costs, "costs");
-    Call::Expect(plan_->size(), amounts.size(), "costs");
-    for (size_t i = 0; i < amounts.size(); ++i) call.costs[i] = ReservedUnits(op, amounts[i]);
-    for (const py::handle limiter : owners_) {
-      ExpectReservable(first_->store(), LimiterOf(limiter.ptr())->limits(), op);
-    }
+    const Call call(*this, keys, py::none());
+    const Holding::Units units = ReadUnits(op, costs);
+    ExpectFor(op);
     return CallReserved(self, first_->store(), op, loop, channel, [&](Store::Done done) {
-      return plan_->SubmitReserved(op, call.keys, call.costs, reservation, std::move(done));
+      return plan_->SubmitReserved(op, call.keys, units, reservation, std::move(done));
     });
   }
+
+  // Reserves what is settled without a record; None if that needs one, or the storage waited for.
+  py::object ReserveAtOnce(const py::object& self, const py::object& type, const py::object& keys,
+                           const py::object& estimates, int64_t ttl_ns) {
+    if (plan_->blocks() || HasPythonClock(py::object(owners_[0]).ptr())) return py::none();
+    auto held = std::make_unique<Held>(*this, keys);
+    const py::tuple whose = held->keys();
+    return ReserveTogether(type, self, whose, std::move(held), estimates, ttl_ns);
+  }
+
+  bool is_expiring =
+      false;  // whether a reservation may have to be given back at the end of its life
 
   int Traverse(visitproc visit, void* arg) const {
     Py_VISIT(owners_.ptr());
@@ -95,10 +105,7 @@ class PyPlan {
     Call(const PyPlan& plan, const py::object& key_list, const py::object& cost_list)
         : objects(Items(key_list, "keys")) {
       const size_t size = plan.plan_->size();
-      // A closed limiter charges nothing.
-      for (const py::handle limiter : plan.owners_) {
-        if (LimiterOf(limiter.ptr()) == nullptr) throw py::error_already_set();
-      }
+      plan.ExpectOpen();
       Expect(size, objects.size(), "keys");
       views.resize(size);
       costs.assign(size, 1);
@@ -132,6 +139,59 @@ class PyPlan {
     std::vector<int64_t> costs;
   };
 
+  // What a reservation holds. The reservation keeps the plan alive.
+  class Held final : public Holding {
+   public:
+    Held(PyPlan& plan, const py::object& keys) : plan_(plan), call_(plan, keys, py::none()) {}
+
+    const py::tuple& keys() const { return call_.objects; }
+
+    Units Read(Op op, py::handle units) const override {
+      return units ? plan_.ReadUnits(op, units) : Units(plan_.plan_->size());
+    }
+    void Expect(Op op) const override { plan_.ExpectFor(op); }
+    Decision Call(Op op, const Units& units, Reservation* reservation) override {
+      return plan_.plan_->CallReserved(op, call_.keys, units, reservation);
+    }
+    void Record(Reservation* reservation) override {
+      plan_.ExpectOpen();
+      plan_.plan_->RecordReserved(call_.keys, reservation);
+    }
+    bool spans_processes() const override { return plan_.first_->store().spans_processes(); }
+    bool is_expiring() const override { return plan_.is_expiring; }
+    bool is_awaited() const override {
+      return std::any_of(plan_.owners_.begin(), plan_.owners_.end(), [](const py::handle limiter) {
+        return UpkeepOf(limiter.ptr()).is_awaited();
+      });
+    }
+    PyObject* decides() const override { return plan_.owners_.ptr(); }
+
+   private:
+    PyPlan& plan_;
+    const PyPlan::Call call_;
+  };
+
+  // A closed limiter charges nothing.
+  void ExpectOpen() const {
+    for (const py::handle limiter : owners_) {
+      if (LimiterOf(limiter.ptr()) == nullptr) throw py::error_already_set();
+    }
+  }
+  void ExpectFor(Op op) const {
+    ExpectOpen();
+    for (const py::handle limiter : owners_) {
+      ExpectReservable(first_->store(), LimiterOf(limiter.ptr())->limits(), op);
+    }
+  }
+  Holding::Units ReadUnits(Op op, py::handle units) const {
+    if (units.is_none()) ReservedUnits(op, units);  // raises
+    const py::tuple amounts = Call::Items(py::reinterpret_borrow<py::object>(units), "costs");
+    Call::Expect(plan_->size(), amounts.size(), "costs");
+    Holding::Units read;
+    for (const py::handle amount : amounts) read.push_back(ReservedUnits(op, amount));
+    return read;
+  }
+
   const py::tuple owners_;
   Limiter* first_ = nullptr;
   std::unique_ptr<Plan> plan_;
@@ -146,6 +206,16 @@ void RegisterPlan(py::module_& m) {
            py::arg("outcomes") = false)
       .def("peek", &PyPlan::Decided<&Plan::Peek>, py::arg("keys"), py::arg("costs") = py::none(),
            py::arg("outcomes") = false)
+      .def_property(
+          "_is_expiring", [](const PyPlan& self) { return self.is_expiring; },
+          [](PyPlan& self, bool is_expiring) { self.is_expiring = is_expiring; })
+      .def(
+          "_reserve_at_once",
+          [](const py::object& self, const py::object& type, const py::object& keys,
+             const py::object& estimates, int64_t ttl_ns) {
+            return self.cast<PyPlan&>().ReserveAtOnce(self, type, keys, estimates, ttl_ns);
+          },
+          py::arg("type"), py::arg("keys"), py::arg("estimates"), py::arg("ttl_ns"))
       .def("charge", &PyPlan::ChargeInFull, py::arg("keys"), py::arg("costs"))
       .def(
           "_reserved",

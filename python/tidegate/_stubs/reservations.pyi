@@ -6,7 +6,7 @@ from typing import Any
 from tidegate._stubs.limits import Decision
 
 class LiveReservation:
-    """What a limiter in memory has reserved, and only this object knows."""
+    """What was reserved in memory, and only this object knows."""
 
     decision: Decision
     """The decision on the estimate."""

@@ -58,8 +58,8 @@ class Reservation(_core.LiveReservation):
     or given back once. Thread-safe.
     """
 
-    # The core settles what a limiter in memory has reserved, as long as only this object knows of
-    # it (_is_live). All others are settled here, by records of their storage.
+    # The core settles what was reserved in memory, as long as only this object knows of it
+    # (_is_live). All others are settled here, by records of their storage.
     _owner: Reserves
     _whose: Any
     _id = b""
@@ -535,12 +535,26 @@ class Reserves:
     def _reserving(
         self, whose: Any, units: Any, ttl: float, on_exit: OnExit, on_expiry: OnExpiry
     ) -> Reserving:
-        opened = self._opened(whose, ttl, on_exit, on_expiry)
-        return Reserving(partial(opened._started_async, units))
+        if self._may_wait or on_expiry != "keep":
+            opened = self._opened(whose, ttl, on_exit, on_expiry)
+            return Reserving(partial(opened._started_async, units))
+        life_ns(ttl, on_exit)  # raises for invalid ones
+        return Reserving(partial(self._reserve, whose, units, ttl, on_exit, on_expiry))
 
     def _reserve(
         self, whose: Any, units: Any, ttl: float, on_exit: OnExit, on_expiry: OnExpiry
     ) -> Reservation:
+        if on_expiry == "keep":
+            ttl_ns = life_ns(ttl, on_exit)
+            if self._expiring is not None:
+                self._give_back_due()
+            owner: Any = self  # this is a base class of limiters and plans
+            # None if a record must be kept, or the storage waited for.
+            reserved = _core.reserve_at_once(Reservation, owner, whose, units, ttl_ns)
+            if reserved is not None:
+                if on_exit != "release":
+                    reserved._on_exit = on_exit
+                return reserved
         return self._opened(whose, ttl, on_exit, on_expiry)._started(units)
 
 

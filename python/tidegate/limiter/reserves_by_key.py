@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
 from tidegate import _core
 from tidegate.limiter.errors import ConfigurationError
-from tidegate.limiter.reservation import Reservation, Reserves, Reserving, life_ns
+from tidegate.limiter.reservation import Reservation, Reserves, Reserving
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,26 +66,7 @@ class ReservesByKey(Reserves):
         ConfigurationError for invalid arguments and for concurrency limits, before anything is
         charged.
         """
-        reserved = self._at_once(key, estimate, ttl, on_exit, on_expiry)
-        if reserved is None:
-            return self._reserve(key, estimate, ttl, on_exit, on_expiry)
-        return reserved
-
-    def _at_once(
-        self, key: Key, estimate: int, ttl: float, on_exit: OnExit, on_expiry: OnExpiry
-    ) -> Reservation | None:
-        """Reserves what the core settles; None if a record must be kept, or the storage waited
-        for."""
-        if on_expiry != "keep":
-            return None
-        ttl_ns = life_ns(ttl, on_exit)
-        if self._expiring is not None:
-            self._give_back_due()
-        limiter: Any = self  # this is a base class of limiters
-        reserved = _core.reserve_at_once(Reservation, limiter, key, estimate, ttl_ns)
-        if reserved is not None and on_exit != "release":
-            reserved._on_exit = on_exit
-        return reserved
+        return self._reserve(key, estimate, ttl, on_exit, on_expiry)
 
     def reserve_async(
         self,
@@ -97,10 +77,7 @@ class ReservesByKey(Reserves):
         on_expiry: OnExpiry = "keep",
     ) -> Reserving:
         """Like reserve(), without blocking the event loop: for ``await``, or ``async with``."""
-        if self._may_wait or on_expiry != "keep":
-            return self._reserving(key, estimate, ttl, on_exit, on_expiry)
-        life_ns(ttl, on_exit)  # raises for invalid ones
-        return Reserving(partial(self.reserve, key, estimate, ttl, on_exit))
+        return self._reserving(key, estimate, ttl, on_exit, on_expiry)
 
     def _reservation_of_hit(
         self, key: Key, units: int, decision: Decision, first: int = 0

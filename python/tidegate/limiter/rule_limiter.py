@@ -514,6 +514,8 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         whose.decision = decision
         self._record(decision, whose.attributes)
 
+    def _reserve_at_once(self, *_: object) -> None: ...  # rules have records
+
     def _keys_of(self, whose: Reserved) -> list[str | bytes]:
         given = {name: value for name, value in whose.attributes.items() if value is not None}
         return [each for item in given.items() for each in item]

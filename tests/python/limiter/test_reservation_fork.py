@@ -101,13 +101,42 @@ def test_what_a_hit_has_charged_is_settled_where_it_was_charged(shared: tg.Limit
     assert shared.peek("k").remaining == 960
 
 
-def test_a_plan_is_settled_once_by_its_records(shared: tg.Limiter) -> None:
+@pytest.fixture
+def of_plan(shared: tg.Limiter) -> tuple[Reservation, Callable[[], tuple[int, int]]]:
+    """A reservation of a plan, and what is left of its limits."""
     other = tg.Limiter("500/hour", storage=shared.storage, clock=shared._clock)
     reservation = tg.Plan([shared, other]).reserve(["k", "o"], [100, 50])
+    return reservation, lambda: (shared.peek("k").remaining, other.peek("o").remaining)
+
+
+CALLS_OF_PLAN: dict[str, Callable[[Reservation], object]] = {
+    **CALLS,
+    "commit": lambda reservation: reservation.commit([40, 20]),
+    "extend": lambda reservation: reservation.extend([40, 20]),
+}
+
+
+@pytest.mark.parametrize("call", list(CALLS_OF_PLAN))
+def test_a_plan_is_settled_by_the_process_that_reserved_it(of_plan: Any, call: str) -> None:
+    reservation, standing = of_plan
+    said = in_child(lambda: CALLS_OF_PLAN[call](reservation))
+    assert said.startswith("ReservationError")
+    assert REFUSED in said
+    assert standing() == (900, 450)
+    assert reservation.commit([40, 20]).charged == 20
+    assert standing() == (960, 480)
+    assert in_child(lambda: reservation.commit([40, 20]).charged) == "20"
+    assert "settled before" in in_child(lambda: reservation.commit([40, 21]))
+    assert standing() == (960, 480)
+
+
+def test_the_token_of_a_plan_lets_the_first_process_settle_it(of_plan: Any) -> None:
+    reservation, standing = of_plan
+    assert reservation.token
     assert in_child(lambda: reservation.commit([40, 20]).charged) == "20"
     with pytest.raises(tg.ReservationError, match="settled before"):
         reservation.commit([0, 0])
-    assert (shared.peek("k").remaining, other.peek("o").remaining) == (960, 480)
+    assert standing() == (960, 480)
 
 
 def test_in_memory_each_process_settles_its_copy() -> None:
