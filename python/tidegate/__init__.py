@@ -87,7 +87,23 @@ if not TYPE_CHECKING:
         "client_ip": "from tidegate.keys import client_ip",
         "exempt": "from tidegate.fastapi import exempt",
         "limit": "from tidegate import rate_limit",
+        **dict.fromkeys(
+            ("RateLimitError", "RateLimitException", "RateLimited", "TooManyRequests"),
+            "from tidegate import RateLimitExceeded",
+        ),
+        **dict.fromkeys(
+            ("MemoryStorage", "RedisBackend", "RedisStorage", "redis", "storage"),
+            "Limiter(..., storage='redis://localhost')",
+        ),
+        **dict.fromkeys(
+            ("FixedWindow", "LeakyBucket", "SlidingWindow", "TokenBucket"),
+            "Limiter(..., algorithm='token-bucket')",
+        ),
+        "decorators": "from tidegate import rate_limit",
+        "middleware": "from tidegate.asgi import RateLimitMiddleware",
     }
+    # Modules that newcomers look for; each raises an error that says what to import.
+    __path__.append(f"{__file__.rpartition('/')[0]}/_elsewhere")
 
     def __getattr__(name: str) -> Any:
         # Few programs need these, and they take longer to import than everything else.

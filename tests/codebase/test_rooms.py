@@ -39,7 +39,7 @@ ROOMS: dict[str, tuple[str, str]] = {
     "metrics": ("web.metrics, prometheus, opentelemetry", "core, limiter, web"),
     "outbound": ("outbound/, httpx, requests", "core, limiter"),
     "contrib": ("contrib/, limits", "core, limiter"),
-    "package": ("__init__", "core, rules, limiter, web, frameworks"),
+    "package": ("__init__, _elsewhere/", "core, rules, limiter, web, frameworks"),
     "tuning": ("tuning/", "core, storage, rules, limiter, metrics"),
     "anomalies": ("server.anomalies/, anomaly", "core"),
     "records": ("server.records/", "core, database"),

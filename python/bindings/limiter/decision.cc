@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "limiter/convert.h"
@@ -187,6 +189,52 @@ PyGetSetDef getters[] = {
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
+// What other limiters call the attributes of a decision, and what to read here.
+struct Elsewhere {
+  const char* names;  // with a space before and after each
+  const char* advice;
+};
+
+constexpr Elsewhere kElsewhere[] = {
+    {" acquired conforming granted is_allowed ok passed permitted success ",
+     "allowed, or the decision itself, as in `if decision:`"},
+    {" blocked denied exceeded is_exceeded is_limited limited refused rejected should_limit ",
+     "`not decision.allowed`, or the decision itself, as in `if not decision:`"},
+    {" expires_at reset reset_at reset_in reset_time resets_at ",
+     "reset_after, the seconds until all of the limit is there again"},
+    {" retry_at retry_in wait wait_time ", "retry_after, the seconds to wait"},
+    {" available left remaining_tokens tokens ", "remaining"},
+    {" count current hits used ", "limit and remaining, whose difference is what is used"},
+    {" result state ", "the decision itself, which has allowed, remaining and retry_after"},
+};
+
+// Sets an AttributeError that says what to read, in place of the one that is set, if callers look
+// for `name`.
+void AdviseOn(PyObject* name) {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  const char* const text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : nullptr;
+  const std::string spaced = " " + std::string(text == nullptr ? "" : text) + " ";
+  const bool is_name = text != nullptr && spaced.find(' ', 1) == spaced.size() - 1;
+  for (const Elsewhere& each : kElsewhere) {
+    if (!is_name || std::string_view(each.names).find(spaced) == std::string_view::npos) continue;
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    PyErr_Format(PyExc_AttributeError, "a Decision has no %s; expected %s", text, each.advice);
+    return;
+  }
+  PyErr_Restore(type, value, traceback);
+}
+
+PyObject* GetAttribute(PyObject* self, PyObject* name) {
+  PyObject* const found = PyObject_GenericGetAttr(self, name);
+  if (found == nullptr && PyErr_ExceptionMatches(PyExc_AttributeError)) [[unlikely]] {
+    AdviseOn(name);
+  }
+  return found;
+}
+
 int Bool(PyObject* self) { return Of(self).allowed; }
 
 PyObject* Repr(PyObject* self) {
@@ -367,6 +415,7 @@ void RegisterDecision(pybind11::module_& module) {
   type.tp_doc =
       "The answer to a call; truthy if the call may pass.\n\n"
       "Immutable. Attributes are computed when they are read.";
+  type.tp_getattro = GetAttribute;
   type.tp_getset = getters;
   type.tp_methods = methods;
   AddType(module, "Decision", type);
