@@ -20,11 +20,12 @@ void Require(bool holds, const char* what, std::string_view text) {
 }
 
 void CheckLimit(const Limit& limit) {
-  Require(limit.count() >= 1 && limit.count() <= Limit::kMaxCount, "the count is within bounds",
+  // A limit with a count of 0 lets nothing through.
+  Require(limit.count() >= 0 && limit.count() <= Limit::kMaxCount, "the count is within bounds",
           limit.ToString());
   Require(limit.period_ns() >= 1 && limit.period_ns() <= Limit::kMaxPeriodNs,
           "the period is within bounds", limit.ToString());
-  Require(limit.capacity() >= 1 && limit.capacity() <= Limit::kMaxCount,
+  Require((limit.capacity() >= 1 || limit.count() == 0) && limit.capacity() <= Limit::kMaxCount,
           "the capacity is within bounds", limit.ToString());
   Require(limit.depth_ns() >= 0 && limit.depth_ns() <= Limit::kMaxPeriodNs,
           "what a bucket holds is within bounds", limit.ToString());

@@ -71,6 +71,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _serve_with(path: Path | None, is_check: bool) -> int:
     from tidegate.server.inherited import inherited_sockets
     from tidegate.server.logs import set_up_logging
+    from tidegate.server.predecessor import predecessor_of
     from tidegate.server.service import Service
     from tidegate.server.settings import read_settings, unknown_variables
 
@@ -81,7 +82,9 @@ def _serve_with(path: Path | None, is_check: bool) -> int:
         log.warning("the environment variable %s is not a setting%s", name, hint)
     if is_check:
         return _check(settings)
-    return _until_signalled(Service(settings, inherited=inherited_sockets(os.environ)))
+    predecessor = predecessor_of(os.environ)
+    service = Service(settings, inherited=inherited_sockets(os.environ), predecessor=predecessor)
+    return _until_signalled(service, predecessor)
 
 
 def _check(settings: Settings) -> int:
@@ -94,9 +97,7 @@ def _check(settings: Settings) -> int:
     return 0
 
 
-def _until_signalled(service: Any) -> int:
-    from tidegate.cli.successor import notify_predecessor
-
+def _until_signalled(service: Any, predecessor: Any) -> int:
     signals, writer = _signals()
     try:
         service.start()
@@ -104,7 +105,8 @@ def _until_signalled(service: Any) -> int:
         service.close()
         raise
     _notify("READY=1")
-    notify_predecessor(os.environ)
+    if predecessor is not None:
+        predecessor.notify()
     reloading = threading.Lock()
     succession = _Succession(service, writer)
     while True:
@@ -160,17 +162,16 @@ class _Succession:
                     self._successor.process.pid,
                 )
                 return
-            self._service.write_state()
             try:
                 self._successor = Successor(self._service.sockets())
             except OSError as error:
-                self._service.keep_sockets()
+                self._service.stay()
                 log.error("no process could be started that takes over: %s", error)
                 return
         threading.Thread(target=self._wait, args=(self._successor,), daemon=True).start()
 
     def _wait(self, successor: Any) -> None:
-        if successor.becomes_ready():
+        if successor.becomes_ready(self._service.hand_on):
             self.reason = f"the process {successor.process.pid} has taken over"
             _notify(f"MAINPID={successor.process.pid}")
             os.write(self._signals, bytes([_SUCCEEDED]))
@@ -179,14 +180,15 @@ class _Succession:
         log.error("the process that was to take over ended with status %d; this one stays", status)
         with self._lock:
             self._successor = None
-            self._service.keep_sockets()
+            self._service.stay()
+        successor.close()
 
     def give_up(self) -> None:
         """Ends a process that is not ready yet."""
         with self._lock:
             if self._successor is not None:
                 self._successor.process.terminate()
-                self._service.keep_sockets()
+                self._service.stay()
 
 
 def _signals() -> tuple[socket.socket, int]:

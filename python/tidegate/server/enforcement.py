@@ -42,6 +42,12 @@ class Penalty(NamedTuple):
         """Returns the penalty as JSON."""
         return {**self._asdict(), "action": self.action.value}
 
+    @classmethod
+    def read(cls, said: dict[str, Any]) -> Penalty:
+        """Returns the penalty that said() wrote. Raises TypeError or ValueError for another."""
+        found = cls(**said)
+        return found._replace(action=Action(found.action))
+
 
 class _Entry(NamedTuple):
     action: Action
@@ -119,6 +125,16 @@ class Enforcement:
                 )
             if is_changed:
                 self._pass_on(now)
+
+    def resume(self, penalties: Iterable[Penalty]) -> None:
+        """Puts penalties of another process into force, for what is left of them."""
+        with self._lock:
+            now = self._clock()
+            for each in penalties:
+                if each.caller not in self._exempt and len(self._entries) < self._most:
+                    left = min(each.left, self._seconds)
+                    self._entries[each.caller] = _Entry(each.action, each.reason, now + left)
+            self._pass_on(now)
 
     def unlock(self, caller: str) -> Penalty | None:
         """Ends the penalty of a caller, and returns it."""

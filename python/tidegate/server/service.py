@@ -33,6 +33,9 @@ from tidegate.server.state import ServiceState
 from tidegate.server.telemetry import shut_down
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tidegate.server.predecessor import Predecessor
     from tidegate.server.settings import Checks, Settings, Tls
 
 __all__ = ["Service", "tls_of"]
@@ -54,7 +57,7 @@ class Service:
     The constructor and start() raise ConfigurationError or StorageError for settings that cannot
     work: invalid rules, a database without tables, an address in use. With `makes_tables` false,
     the tables of the database must exist. `inherited` are sockets at which it accepts in place of
-    addresses that it opens.
+    addresses that it opens, and `predecessor` is the process whose place it takes.
     """
 
     def __init__(
@@ -63,8 +66,10 @@ class Service:
         *,
         makes_tables: bool = True,
         inherited: InheritedSockets | None = None,
+        predecessor: Predecessor | None = None,
     ) -> None:
         self.settings = settings
+        self._predecessor = predecessor
         self._inherited = inherited or InheritedSockets([])
         self._closing = contextlib.ExitStack()
         with contextlib.ExitStack() as closing:
@@ -249,6 +254,8 @@ class Service:
         if certificates:
             watch = CertificateWatch(certificates, self._reload_certificates)
             self._closing.callback(watch.close)
+        if self._predecessor is not None and self.anomalies is not None:
+            self.anomalies.take_over(self._predecessor)
         self.front.start()
         self._set_ready(True)
         log.info("checks are answered at %s", self._places())
@@ -282,14 +289,18 @@ class Service:
             found.append(("admin", self._admin.fileno()))
         return found
 
-    def keep_sockets(self) -> None:
-        """Undoes sockets(), if the other process does not accept at them after all."""
-        self.front.unshare_sockets()
+    def hand_on(self, send: Callable[[bytes], object]) -> None:
+        """Sends what anomaly detection has learned and learns to a process that takes over."""
+        if self.anomalies is None:
+            send(b"\n")
+        else:
+            self.anomalies.hand_on(send)
 
-    def write_state(self) -> None:
-        """Writes what anomaly detection has learned, for a process that takes over."""
+    def stay(self) -> None:
+        """Undoes sockets() and hand_on(), if the other process does not take over after all."""
+        self.front.unshare_sockets()
         if self.anomalies is not None:
-            self.anomalies.write_state()
+            self.anomalies.stay()
 
     def warnings(self) -> list[str]:
         """Returns settings that the operator may not have meant, though the service answers."""
@@ -479,11 +490,8 @@ class Service:
         Returns whether all calls were answered within `settings.drain` seconds. Writing and closing
         may take a few seconds more; data not written by then is counted, logged and dropped.
         """
-        if is_succeeded:
-            if self._admin is not None:
-                self._admin.begin_to_stop()
-            if self.anomalies is not None:
-                self.anomalies.leave_state()
+        if is_succeeded and self._admin is not None:
+            self._admin.begin_to_stop()
         self._set_ready(False)
         is_drained = bool(self.front.drain(self.settings.drain))
         self.front.stop()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,9 @@ import pytest
 from tidegate.anomaly import AnomalyDetector
 from tidegate.server import listeners
 from tidegate.server.anomalies.state_file import StateFile, beside_database
+from tidegate.server.enforcement import Enforcement
 from tidegate.server.listeners import AnomalyWatch
+from tidegate.server.predecessor import ASKS, Predecessor
 from tidegate.server.recording import Recorded, Row
 
 
@@ -138,19 +143,135 @@ def test_what_was_learned_is_written_each_ten_minutes(tmp_path: Path) -> None:
     assert [i for i in range(1, 25) if written[i] != written[i - 1]] == [1, 11, 21]
 
 
-def test_a_process_that_takes_over_has_the_state_and_keeps_it(tmp_path: Path) -> None:
+class Channel:
+    """What two processes say to each other while one takes the place of the other."""
+
+    def __init__(self) -> None:
+        self._old, self._new = socket.socketpair()
+        self.predecessor = Predecessor(self._new)
+
+    def hand_on(self, old: AnomalyWatch, new: AnomalyWatch) -> None:
+        taking = threading.Thread(target=new.take_over, args=(self.predecessor,))
+        taking.start()
+        assert self._old.recv(1) == ASKS
+        old.hand_on(self._old.sendall)
+        taking.join()
+
+    def say(self, message: bytes) -> None:
+        self._old.sendall(message)
+
+    def end(self) -> None:
+        """Ends the old process, and waits until the new one has read everything."""
+        self._old.close()
+        for thread in threading.enumerate():
+            if thread.name == "tidegate taking over":
+                thread.join()
+
+
+@pytest.fixture
+def channel() -> Iterator[Channel]:
+    made = Channel()
+    yield made
+    made.end()
+    made.predecessor.close()
+
+
+class Told:
+    """A service that is told who has a penalty."""
+
+    def __init__(self) -> None:
+        self.tables: list[Any] = []
+
+    def set_penalties(self, table: Any) -> None:
+        self.tables.append(table)
+
+
+def test_a_flood_goes_on_in_the_process_that_takes_over(tmp_path: Path, channel: Channel) -> None:
+    """It is judged by the requests that both processes counted, and its penalty lasts."""
     path = tmp_path / "state"
-    old = watch_with(path)
-    for minute in range(6):
-        old(anyone(60.0 * minute))
-    old.write_state()
-    assert watch_with(path)._detector.next_at == old._detector.next_at
+    watches = []
+    for _ in range(2):
+        detector = AnomalyDetector(interval=60)
+        told = Told()
+        enforcement = Enforcement([told], clock=lambda: 1000.0)
+        state = StateFile(path, detector)
+        watches.append(AnomalyWatch(detector, None, enforcement=enforcement, state=state))
+    old, new = watches
+    for minute in range(20):
+        old(anyone(60.0 * minute, others=30, count=30))
+    for minute in range(20, 24):
+        old(anyone(60.0 * minute, others=30, count=900))
+    (penalty,) = old._enforcement.in_force()
+    old(anyone(60.0 * 24, others=30, count=300))
+    judged: list[tuple[float, int]] = []
+    judge = new._detector.judge
+
+    def judge_noting(counts: Any, at: float, tiers: Any) -> Any:
+        judged.append((at, counts["user:a"]))
+        return judge(counts, at, tiers)
+
+    new._detector.judge = judge_noting  # type: ignore[method-assign]
+    channel.hand_on(old, new)
+    assert new._enforcement.in_force() == [penalty]
+    assert told.tables[-1] is not None, "the service refuses at once"
+    old(anyone(60.0 * 24 + 10, others=0, count=300))
+    old(anyone(60.0 * 25 + 10, others=0, count=1))  # it judges no interval itself
+    channel.end()
+    new(anyone(60.0 * 25 + 11, others=30, count=300))
+    new(anyone(60.0 * 26, others=30, count=300))
+    assert judged == [(60.0 * 24, 600), (60.0 * 25, 301)]
     kept = path.read_bytes()
-    old.leave_state()
-    for minute in range(6, 30):
+    old.close()
+    assert path.read_bytes() == kept, "the file is the other process's"
+
+
+def test_a_process_that_stays_after_all_goes_on_itself(tmp_path: Path) -> None:
+    old = watch_with(tmp_path / "state")
+    for minute in range(3):
+        old(anyone(60.0 * minute))
+    sent: list[bytes] = []
+    old.hand_on(sent.append)
+    old.stay()
+    for minute in range(3, 6):
         old(anyone(60.0 * minute))
     old.close()
-    assert path.read_bytes() == kept
+    assert len(sent) == 1
+    assert watch_with(tmp_path / "state")._detector.next_at == 60.0 * 5
+
+
+@pytest.mark.parametrize("said", [b"{}\n", b"no\n", b"[1]\n", b'{"reported": [[1]]}\n'])
+def test_what_another_version_hands_on_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, channel: Channel, said: bytes
+) -> None:
+    new = watch_with(tmp_path / "state")
+    channel.say(said)
+    new.take_over(channel.predecessor)
+    assert "anomaly detection does not go on where it was" in caplog.text
+    assert len(new._detector) == 0
+
+
+@pytest.mark.parametrize("said", [b"\n", b""])
+def test_a_process_without_anomaly_detection_hands_nothing_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, channel: Channel, said: bytes
+) -> None:
+    channel.say(said)
+    if not said:
+        channel.end()
+    watch_with(tmp_path / "state").take_over(channel.predecessor)
+    assert caplog.text == ""
+
+
+def test_counts_for_a_process_that_has_ended_are_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def send(line: bytes) -> None:
+        if b"state" not in line:
+            raise BrokenPipeError("nobody is there")
+
+    watch = watch_with(tmp_path / "state")
+    watch.hand_on(send)
+    watch(anyone(60.0))
+    assert "counts were not handed on: nobody is there" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"", b"damaged"])

@@ -105,6 +105,8 @@ def test_no_request_fails_while_a_process_takes_over(directory: Path) -> None:
             callers.ask_more()
             assert httpx.get(admin, timeout=300).status_code == 200
         assert callers.errors == []
+        said = "anomaly detection goes on, with what is usual of 0 callers"
+        assert said in served.log.read_text()
     finally:
         for successor in re.findall(r"the process (\d+) has taken over", served.log.read_text()):
             os.kill(int(successor), signal.SIGKILL)
@@ -167,11 +169,11 @@ class Parts:
         self.asked.append("sockets")
         return [("checks", -1)] if self.fails else []
 
-    def keep_sockets(self) -> None:
-        self.asked.append("keep_sockets")
+    def stay(self) -> None:
+        self.asked.append("stay")
 
-    def write_state(self) -> None:
-        self.asked.append("write_state")
+    def hand_on(self, send: Callable[[bytes], object]) -> None:
+        self.asked.append("hand_on")
 
 
 def open_descriptors() -> set[str]:
@@ -190,7 +192,7 @@ def test_a_process_that_cannot_be_started_leaves_everything_as_it_is(
     monkeypatch.setattr("tidegate.cli.successor._command", lambda: ["/no/such/program"])
     succession.begin()
     assert open_descriptors() == before
-    assert service.asked == ["write_state", "sockets", "keep_sockets"] * 2
+    assert service.asked == ["sockets", "stay"] * 2
     assert caplog.text.count("no process could be started that takes over") == 2
 
 
@@ -200,7 +202,7 @@ def test_a_second_signal_while_a_process_starts_is_logged(
     hangs = [sys.executable, "-c", "input()"]
     monkeypatch.setattr("tidegate.cli.successor._command", lambda: hangs)
     ended = threading.Event()
-    monkeypatch.setattr(Parts, "keep_sockets", lambda self: ended.set())
+    monkeypatch.setattr(Parts, "stay", lambda self: ended.set())
     service = Parts()
     succession = _Succession(service, -1)
     reader, writer = os.pipe()
@@ -215,7 +217,7 @@ def test_a_second_signal_while_a_process_starts_is_logged(
     succession.begin()
     os.close(writer)  # the process reads the end of its input, and ends
     assert ended.wait(300)
-    assert service.asked == ["write_state", "sockets"]
+    assert service.asked == ["sockets"]
     assert "which is to take over, has not answered checks yet" in caplog.text
 
 

@@ -62,9 +62,9 @@ class StateFile:
         if self._detector.next_at > self._written:
             self.write()
 
-    def leave(self) -> None:
-        """Leaves the file to another process: this one writes it no more."""
-        self._is_left = True
+    def leave(self, is_left: bool = True) -> None:
+        """Leaves the file to another process: this one writes it no more. Or takes it back."""
+        self._is_left = is_left
 
     def write(self) -> None:
         """Writes the file as a whole: another process reads the former one or this one."""
