@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kMillion = 1'000'000;
 
-int Run(std::string_view kind, int64_t times) {
-  const Keys keys(1'000);
+int Run(std::string_view kind, int64_t times, size_t how_many) {
+  const Keys keys(how_many);
   auto clock = std::make_shared<ManualClock>(1'700'000'000'123'456'789);
   const auto drop = [&kind](std::string_view suffix) {
     const bool had = kind.ends_with(suffix);
@@ -69,11 +69,14 @@ int Run(std::string_view kind, int64_t times) {
 }  // namespace tidegate::bench
 
 int main(int argc, char** argv) {
-  const int64_t times = argc == 3 ? std::atoll(argv[2]) : 0;
-  const int status = times < 1 ? 2 : tidegate::bench::Run(argv[1], times);
+  const int64_t times = argc == 3 || argc == 4 ? std::atoll(argv[2]) : 0;
+  const int64_t keys = argc == 4 ? std::atoll(argv[3]) : 1'000;
+  const int status =
+      times < 1 || keys < 1 ? 2 : tidegate::bench::Run(argv[1], times, static_cast<size_t>(keys));
   if (status == 2) {
     std::fprintf(stderr,
-                 "usage: %s ALGORITHM|allow|refused[/cost][/shm|/leased][/system-clock] TIMES\n",
+                 "usage: %s ALGORITHM|allow|refused[/cost][/shm|/leased][/system-clock] TIMES "
+                 "[KEYS]\n",
                  argv[0]);
   }
   return status;

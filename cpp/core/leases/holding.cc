@@ -140,7 +140,7 @@ int64_t Scaled(int64_t ns, double by) { return static_cast<int64_t>(static_cast<
 
 }  // namespace
 
-Keeper::Keeper(int64_t length_ns) : length_ns_(length_ns), ending_ns_(Ending()) {}
+Keeper::Keeper(int64_t length_ns) : length_ns_(length_ns) { ending_ns_ = Ending(); }
 
 void Keeper::SetLowWater(int64_t now_ns) {
   const double meanwhile = demand_.InOneLease(now_ns, length_ns_) * static_cast<double>(trip_ns_) /

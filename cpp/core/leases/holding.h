@@ -102,10 +102,10 @@ class Demand {
   // Makes the calls since since_ns_ part of the average.
   void Roll(int64_t now_ns, int64_t length_ns);
 
-  int64_t begun_ns_ = 0;
-  double average_ = 0;  // units a lease
-  int64_t recent_ = 0;  // units since since_ns_
   int64_t since_ns_ = 0;
+  int64_t recent_ = 0;  // units since since_ns_
+  double average_ = 0;  // units a lease
+  int64_t begun_ns_ = 0;
 };
 
 // The policy of one key: when to ask, for how much, and when to refuse without asking.
@@ -183,12 +183,15 @@ class Keeper {
   void SetLowWater(int64_t now_ns);
   void HoldUntil(int64_t ns);
 
+  // In the order in which a hit of a lease needs them.
   Holding holding_;
-  Demand demand_;
+  int64_t next_ask_ns_ = 0;
+  int64_t low_water_ = 2;  // the units that calls may want meanwhile
   int64_t length_ns_;
+  int64_t ending_ns_ = 0;  // how long before its end a lease is followed by another
+  Demand demand_;
   int64_t hold_ns_ = 0;
   int64_t hold_cost_ = 0;
-  int64_t next_ask_ns_ = 0;
   bool is_long_ = false;            // the last question asked for a lease of twice the length
   bool is_dry_ = false;             // the centre had next to nothing left
   bool is_full_ = false;            // it had most of its units left
@@ -197,8 +200,6 @@ class Keeper {
   std::array<int64_t, 3> trips_{};  // the last ones; 0: none yet
   size_t oldest_trip_ = 0;
   int64_t far_until_ns_ = 0;  // if they are too long, when to ask again
-  int64_t ending_ns_ = 0;     // how long before its end a lease is followed by another
-  int64_t low_water_ = 2;     // the units that calls may want meanwhile
 };
 
 // ------------------------------------------------------------------ what every hit of a lease runs
@@ -240,7 +241,7 @@ inline bool Keeper::IsLow(int64_t now_ns) const {
   return ends || first.tokens + second.tokens < low_water_;
 }
 
-inline Keeper::Course Keeper::TryHit(int64_t now_ns, int64_t cost) {
+__attribute__((always_inline)) inline Keeper::Course Keeper::TryHit(int64_t now_ns, int64_t cost) {
   if (holding_.Take(now_ns, cost)) {
     Count(now_ns, cost);
     if (holding_.asks() || now_ns < next_ask_ns_ || !IsLow(now_ns)) return Course::kSpent;

@@ -121,12 +121,6 @@ Leasing::Usage Leasing::UsageOf(int64_t ahead_ns, int64_t held, int64_t refused_
                           refused_cost);
 }
 
-std::array<std::unique_ptr<Table::Set>, Table::kSets> Table::MakeSets() {
-  std::array<std::unique_ptr<Set>, kSets> sets;
-  for (auto& set : sets) set = std::make_unique<Set>();
-  return sets;
-}
-
 bool Table::WasSeen(const Fingerprint& print, int64_t now_ns, int64_t length_ns) {
   constexpr int kTick = 20;  // about a millisecond
   constexpr uint64_t kTag = 0xffffffff00000000;
@@ -162,21 +156,24 @@ Table::Entry* Table::PlaceOf(Set& set, const Fingerprint& print) {
 Table::Entry* Table::Find(Set& set, const Charge& charge, const Fingerprint& print,
                           int64_t now_ns) {
   Entry* const entry = PlaceOf(set, print);
-  if (entry == nullptr) return nullptr;
+  return entry == nullptr ? nullptr : Own(set, *entry, charge, now_ns);
+}
+
+Table::Entry* Table::Own(Set& set, Entry& entry, const Charge& charge, int64_t now_ns) {
   const Leasing& own = *charge.limit->leasing;
-  const Leasing& known = *entry->leasing;
-  if (&own != &known) {
+  const Leasing& known = *entry.leasing;
+  if (&own != &known) [[unlikely]] {
     const bool same =
         own.terms.token == known.terms.token && own.terms.burst == known.terms.burst &&
         own.terms.denominator == known.terms.denominator && own.length_ns == known.length_ns;
     if (!same) {
       // Another number of the limit's id: its grants are not this one's to spend.
-      GiveUp(set, *entry);
+      GiveUp(set, entry);
       return nullptr;
     }
   }
-  entry->last_ns = now_ns;
-  return entry;
+  entry.last_ns = now_ns;
+  return &entry;
 }
 
 Table::Entry* Table::Enter(Set& set, const Charge& charge, const Fingerprint& print,
@@ -229,7 +226,7 @@ void Table::Sweep() {
   if (now_ns < due_ns || !next_sweep_ns_.compare_exchange_strong(due_ns, now_ns + kSweepNs)) return;
   const size_t first = swept_.fetch_add(kSweptSets, std::memory_order_relaxed);
   for (size_t i = first; i < first + kSweptSets; ++i) {
-    Set& set = *sets_[i % kSets];
+    Set& set = sets_[i % kSets];
     const SetLock lock(set.lock);
     for (Entry& entry : set.entries) {
       // Units of a bucket come back by themselves; those of a window would be lost until it ends.
@@ -302,10 +299,13 @@ Table::Answer Table::Hit(const Charge& charge, const Fingerprint& print, Decisio
                          std::shared_ptr<const Asking>* asking) {
   Set& set = SetOf(print);
   const SetLock lock(set.lock);
+  Entry* entry = PlaceOf(set, print);
+  if (entry != nullptr) [[likely]]
+    entry->Prefetch();
   // Read under the lock, after which no other call changes the lease.
   const int64_t now_ns = LeaseNowNs();
   NoteSweep(now_ns);
-  Entry* const entry = Find(set, charge, print, now_ns);
+  if (entry != nullptr) entry = Own(set, *entry, charge, now_ns);
   if (entry == nullptr || entry->heard_ns == 0 || IsBeyond(charge)) return Answer::kUnknown;
   const Keeper::Course done = entry->keeper->TryHit(now_ns, charge.cost);
   if (done == Keeper::Course::kStrict) return Answer::kUnknown;
@@ -466,10 +466,10 @@ std::vector<std::shared_ptr<const Asking>> Table::TakeGivenUp() {
 }
 
 std::vector<std::shared_ptr<const Asking>> Table::GiveUpAll() {
-  for (const auto& set : sets_) {
-    const SetLock lock(set->lock);
-    for (Entry& entry : set->entries) {
-      if (entry.leasing != nullptr) GiveUp(*set, entry);
+  for (Set& set : absl::MakeSpan(sets_.get(), kSets)) {
+    const SetLock lock(set.lock);
+    for (Entry& entry : set.entries) {
+      if (entry.leasing != nullptr) GiveUp(set, entry);
     }
   }
   return TakeGivenUp();
@@ -489,11 +489,11 @@ void Table::AddTo(StoreStats* stats) {
 int64_t Table::AddSetsTo(StoreStats* stats) {
   const int64_t now_ns = LeaseNowNs();
   int64_t spent = 0;
-  for (const auto& set : sets_) {
-    const SetLock lock(set->lock);
-    stats->leased += set->decided;
-    spent += set->spent;
-    for (const Entry& entry : set->entries) {
+  for (Set& set : absl::MakeSpan(sets_.get(), kSets)) {
+    const SetLock lock(set.lock);
+    stats->leased += set.decided;
+    spent += set.spent;
+    for (const Entry& entry : set.entries) {
       if (entry.leasing == nullptr) continue;
       const int64_t held = entry.keeper->holding().Held(now_ns);
       stats->held_units += held;

@@ -85,8 +85,9 @@ class Table {
   void Start() {}
   void Stop() {}
 
-  // Decides a hit by what this process knows. If `asking` is set with kDecided, it is a question
-  // without a call, to be sent now; the caller sees to Hear() or Lose().
+  // Decides a hit by what this process knows. If `asking` is
+  // set with kDecided, it is a question without a call, to be sent now; the caller sees to Hear()
+  // or Lose().
   Answer Hit(const Charge& charge, const Fingerprint& print, Decision* decision,
              std::shared_ptr<const Asking>* asking);
   // A hit at `now_ns`, which one reading of the clock may tell for many. Spends its units if a
@@ -142,20 +143,30 @@ class Table {
   // Keys that are hit in turn do not hide each other unless there are more of them in one place.
   static constexpr size_t kSightingWays = 4;
   static constexpr size_t kLongestKey = 256;
+  static constexpr size_t kLine = 64;
+  static constexpr size_t kHitLines = 3;
 
-  struct Entry {
+  // What a hit by a lease needs comes first, in as few cache lines as it has room in.
+  struct alignas(kLine) Entry {
     std::shared_ptr<const Leasing> leasing;  // null: the place is free
-    std::string key;
+    int64_t last_ns = 0;                     // of a hit
+    int64_t heard_ns = 0;                    // of the newest answer; 0: none yet
+    int64_t server_ns = 0;                   // the server's clock then
+    int64_t known_ns = 0;  // how far ahead the bucket was then, with what was granted
     std::optional<Keeper> keeper;
-    int64_t last_ns = 0;    // of a hit
-    int64_t asked_ns = 0;   // of the last question
-    int64_t heard_ns = 0;   // of the newest answer; 0: none yet
     int64_t leased_ns = 0;  // when the last answer to a question came
-    int64_t server_ns = 0;  // the server's clock then
-    int64_t known_ns = 0;   // how far ahead the bucket was then, with what was granted
-    CellState cell;         // the state of the window then, with the same
+    int64_t asked_ns = 0;   // of the last question
+    CellState cell;         // the state of the window at heard_ns, with what was granted
+    std::string key;
+
+    // Has the processor read what a hit needs, while the clock is read.
+    void Prefetch() const {
+      for (size_t i = 0; i < kHitLines; ++i) {
+        __builtin_prefetch(reinterpret_cast<const char*>(this) + i * kLine, /*rw=*/1);
+      }
+    }
   };
-  struct Set {
+  struct alignas(kLine) Set {
     SpinLock lock;
     int64_t decided = 0;
     int64_t spent = 0;
@@ -172,10 +183,12 @@ class Table {
   class Locked;
   using Entries = absl::InlinedVector<Entry*, 4>;
 
-  Set& SetOf(const Fingerprint& print) { return *sets_[print.lo % kSets]; }
+  Set& SetOf(const Fingerprint& print) { return sets_[print.lo % kSets]; }
   // The key's place, whatever its limit's numbers are; null if it has none.
   static Entry* PlaceOf(Set& set, const Fingerprint& print);
   Entry* Find(Set& set, const Charge& charge, const Fingerprint& print, int64_t now_ns);
+  // The entry of the key, unless it is for another number of the limit's id.
+  Entry* Own(Set& set, Entry& entry, const Charge& charge, int64_t now_ns);
   Entry* Enter(Set& set, const Charge& charge, const Fingerprint& print, int64_t now_ns);
   // Whether the call can never pass, which only the store says.
   static bool IsBeyond(const Charge& charge) {
@@ -213,8 +226,7 @@ class Table {
   static void DecideWindow(const Charge& charge, const Entry& entry, int64_t now_ns, bool allowed,
                            Decision* decision);
 
-  std::array<std::unique_ptr<Set>, kSets> sets_ = MakeSets();
-  static std::array<std::unique_ptr<Set>, kSets> MakeSets();
+  const std::unique_ptr<Set[]> sets_ = std::make_unique<Set[]>(kSets);
   alignas(64) std::array<std::atomic<uint64_t>, kSightings> sightings_{};
 
   absl::Mutex given_up_mu_;

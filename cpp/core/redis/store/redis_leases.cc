@@ -124,7 +124,8 @@ leases::Askings RedisStore::AskForLeases(absl::Span<const Charge> plan) const {
   return table.AskAll(plan, prints);
 }
 
-bool RedisStore::HitByLease(const Charge& charge, Decision* decision) {
+__attribute__((always_inline)) inline bool RedisStore::HitByLease(const Charge& charge,
+                                                                  Decision* decision) {
   if (charge.limit->leasing == nullptr) return false;
   leases::Table& table = leases_->Get();
   std::shared_ptr<const leases::Asking> asking;

@@ -31,15 +31,9 @@ class ProcessLocal {
   ProcessLocal& operator=(const ProcessLocal&) = delete;
 
   T& Get() {
-    const Owned* owned = owned_.load(std::memory_order_acquire);
-    if (owned == nullptr || owned->generation != ForkGeneration()) [[unlikely]] {
-      const auto* const made = new Owned{ForkGeneration(), make_()};
-      if (owned_.compare_exchange_strong(owned, made, std::memory_order_acq_rel)) {
-        made->value->Start();
-        return *made->value;
-      }
-      delete made;
-    }
+    const Owned* const owned = owned_.load(std::memory_order_acquire);
+    if (owned == nullptr || owned->generation != ForkGeneration()) [[unlikely]]
+      return Make(owned);
     return *owned->value;
   }
   // The same, for users that may outlive this.
@@ -53,6 +47,16 @@ class ProcessLocal {
     int64_t generation;
     std::shared_ptr<T> value;
   };
+
+  __attribute__((noinline)) T& Make(const Owned* owned) {
+    const auto* const made = new Owned{ForkGeneration(), make_()};
+    if (owned_.compare_exchange_strong(owned, made, std::memory_order_acq_rel)) {
+      made->value->Start();
+      return *made->value;
+    }
+    delete made;
+    return *owned->value;
+  }
 
   const std::function<std::shared_ptr<T>()> make_;
   std::atomic<const Owned*> owned_{nullptr};
