@@ -48,7 +48,7 @@ class Answer:
 class Client:
     """Sends requests over one connection, from the address `source` if it is given."""
 
-    def __init__(self, address: Address, timeout: float = 10, source: str | None = None) -> None:
+    def __init__(self, address: Address, timeout: float = 60, source: str | None = None) -> None:
         origin = None if source is None else (source, 0)
         self._connection = http.client.HTTPConnection(
             *address, timeout=timeout, source_address=origin

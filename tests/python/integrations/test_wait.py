@@ -17,7 +17,8 @@ from starlette.routing import Route
 from tidegate import rate_limit
 from tidegate.fastapi import DefaultRateLimit, RateLimit
 from tidegate.flask import RateLimiter as FlaskRateLimit
-from tidegate.limiter.waiting import queue
+from tidegate.limiter import background
+from tidegate.limiter.waiting.queue import WaitingRoom
 
 pytest.importorskip("django")
 
@@ -131,7 +132,8 @@ def service(request: pytest.FixtureRequest) -> Any:
 
 
 def waiting() -> int:
-    return sum(len(line) for room in list(queue._rooms) for line in room.lines.values())
+    rooms = [each for each in list(background._forked) if isinstance(each, WaitingRoom)]
+    return sum(len(line) for room in rooms for line in room.lines.values())
 
 
 def later(ask: Ask) -> Callable[[], Any]:
