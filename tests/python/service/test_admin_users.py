@@ -210,3 +210,47 @@ def test_a_request_for_an_unknown_tier_stays_pending(service: AdminService) -> N
     answer = service.ask("POST", f"/upgrade-requests/{id}/approve")
     assert answer.status_code == 422
     assert service.rows("SELECT status FROM upgrade_requests") == [("PENDING",)]
+
+
+def test_an_override_that_never_ends_is_listed(any_service: AdminService) -> None:
+    add_api_rule(any_service)
+    any_service.run(
+        "INSERT INTO rate_limit_overrides (rule_id, key, limits, expires_at) "
+        "VALUES ('api', '\"42\"', '7/minute', 'infinity')"
+    )
+    (listed,) = any_service.ask("GET", OVERRIDES, role="viewer").json()
+    assert (listed["key"], listed["limits"]) == ("42", "7/minute")
+    assert listed["until"] is None or listed["until"].startswith("9999")
+    path = f"{OVERRIDES}/{listed['id']}"
+    new = {"rule": "api", "key": "42", "limits": "8/minute"}
+    assert any_service.ask("PUT", path, new).status_code == 200
+    assert any_service.ask("DELETE", path).status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("key", "until", "shown"), [("o42", None, "o42"), ('"42"', "tomorrow", "42"), ("[", None, "[")]
+)
+def test_an_override_that_cannot_be_read_can_be_found_and_deleted(
+    service: AdminService, key: str, until: str | None, shown: str
+) -> None:
+    add_api_rule(service)
+    ends = "NULL" if until is None else f"'{until}'"
+    service.run(
+        "INSERT INTO rate_limit_overrides (rule_id, key, limits, expires_at) "
+        f"VALUES ('api', '{key}', '7/minute', {ends})"
+    )
+    (listed,) = service.ask("GET", OVERRIDES, role="viewer").json()
+    assert (listed["key"], listed["until"]) == (shown, None)
+    assert service.ask("DELETE", f"{OVERRIDES}/{listed['id']}").status_code == 204
+    assert service.ask("GET", OVERRIDES).json() == []
+
+
+def test_a_user_whose_limits_are_not_json_can_be_found_and_mended(service: AdminService) -> None:
+    add_api_rule(service)
+    assert service.ask("PUT", "/users/42", {"tier": "free"}).status_code == 200
+    service.run("""UPDATE user_tiers SET custom_limits = '{"api": 5/minute}'""")
+    assert service.ask("GET", "/users").json()[0]["custom_limits"] == '{"api": 5/minute}'
+    assert service.ask("GET", "/users/42").json()["custom_limits"] == '{"api": 5/minute}'
+    mended = {"tier": "free", "custom_limits": {"api": {"limits": "5/minute"}}}
+    assert service.ask("PUT", "/users/42", mended).status_code == 200
+    assert service.ask("GET", "/users/42").json()["custom_limits"] == mended["custom_limits"]

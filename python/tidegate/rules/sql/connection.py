@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, StorageError
+from tidegate.rules.sql.rows import json_or_text
 
 try:
     import sqlalchemy as sa
@@ -52,7 +53,9 @@ def engine_of(database: DatabaseLike, timeout: float = 5.0, *, creates: bool = F
             arguments = {"check_same_thread": False, "timeout": timeout}
         elif url.get_driver_name() == "psycopg":
             arguments = {"connect_timeout": max(2, math.ceil(timeout))}
-        engine = sa.create_engine(url, poolclass=sa.NullPool, connect_args=arguments)
+        engine = sa.create_engine(
+            url, poolclass=sa.NullPool, connect_args=arguments, json_deserializer=json_or_text
+        )
     except sa.exc.ArgumentError as error:
         raise ConfigurationError(
             f"the database {_shown(database)!r} is not accepted: {error}; expected a URL such as "

@@ -13,12 +13,12 @@ import sqlalchemy as sa
 from tidegate.rules.sql.schema import UtcTime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     # Called for each problem with the name of the row, the column, and a message.
     Refuse = Callable[[str, str, str], None]
 
-__all__ = ["UNREAD", "place_of", "rows_of"]
+__all__ = ["UNREAD", "json_or_text", "place_of", "rows_as_shown", "rows_of"]
 
 # Columns that rules do not use.
 UNREAD = ("created_at", "updated_at")
@@ -30,7 +30,35 @@ _LONG_AGO = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 def rows_of(
     connection: sa.Connection, table: sa.Table, condition: Any, most: int, refuse: Refuse
 ) -> list[Any]:
-    """Yields up to `most` rows in the order of their keys. Calls `refuse` for unreadable rows."""
+    """Returns up to `most` rows in the order of their keys. Calls `refuse` for unreadable rows."""
+    return list(_rows_of(connection, table, condition, most, refuse))
+
+
+def rows_as_shown(
+    connection: sa.Connection, table: sa.Table, condition: Any, most: int
+) -> list[Any]:
+    """Returns up to `most` rows in the order of their keys, for people to read and to mend.
+
+    What is not JSON is a text, and a time that cannot be read is None.
+    """
+    return list(_rows_of(connection, table, condition, most, None))
+
+
+def json_or_text(text: str) -> Any:
+    """Reads a value of JSON; returns what is not JSON, as SQLite stores too, as it stands."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _rows_of(
+    connection: sa.Connection,
+    table: sa.Table,
+    condition: Any,
+    most: int,
+    refuse: Refuse | None,
+) -> Iterable[Any]:
     is_sqlite = connection.dialect.name == "sqlite"
     read = _as_it_stands if is_sqlite else _within_times
     columns = [read(column) for column in table.columns if column.name not in UNREAD]
@@ -38,7 +66,7 @@ def rows_of(
     if condition is not None:
         asked = asked.where(condition)
     found = connection.execute(asked).all()
-    return list(_decoded(table, found, refuse)) if is_sqlite else list(found)
+    return _decoded(table, found, refuse) if is_sqlite else found
 
 
 def place_of(table: sa.Table, row: Any) -> str:
@@ -63,7 +91,7 @@ def _as_it_stands(column: sa.Column[Any]) -> Any:
     return column
 
 
-def _decoded(table: sa.Table, rows: Any, refuse: Refuse) -> Iterator[Any]:
+def _decoded(table: sa.Table, rows: Any, refuse: Refuse | None) -> Iterator[Any]:
     of_json = [column.name for column in table.columns if isinstance(column.type, sa.JSON)]
     of_time = [
         column.name
@@ -78,6 +106,9 @@ def _decoded(table: sa.Table, rows: Any, refuse: Refuse) -> Iterator[Any]:
                 try:
                     values[name] = decode(values[name])
                 except ValueError as error:
+                    if refuse is None:
+                        values[name] = str(values[name]) if decode is _json else None
+                        continue
                     refuse(place_of(table, row), name, str(error))
                     is_good = False
         if is_good:

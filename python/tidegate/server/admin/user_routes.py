@@ -12,6 +12,7 @@ from tidegate.rules.model import Override
 from tidegate.rules.problems import RulesError
 from tidegate.rules.sql import schema
 from tidegate.rules.sql.read import fields_of_override, times_as_texts
+from tidegate.rules.sql.rows import rows_as_shown
 from tidegate.rules.sql.stored_rules import StoredRules, compiled_model
 from tidegate.rules.sql.write import override_row
 from tidegate.server.admin.bodies import (
@@ -140,13 +141,13 @@ def list_overrides(
 ) -> Any:
     """Lists other limits for single keys of rules."""
     table = schema.overrides
-    asked = sa.select(table).order_by(table.c.id).limit(limit)
+    asked: sa.ColumnElement[bool] = sa.true()
     if rule is not None:
-        asked = asked.where(table.c.rule_id == rule)
+        asked = sa.and_(asked, table.c.rule_id == rule)
     if after is not None:
-        asked = asked.where(table.c.id > after)
+        asked = sa.and_(asked, table.c.id > after)
     with admin.database.connect() as connection:
-        return [_override_said(row) for row in connection.execute(asked)]
+        return [_override_said(row) for row in rows_as_shown(connection, table, asked, limit)]
 
 
 @router.post(
@@ -225,10 +226,10 @@ def _accepted(change: Change, admin: TheAdmin, new: Override) -> dict[str, Any]:
 
 def _override(change: Change, id: int) -> dict[str, Any]:
     table = schema.overrides
-    row = change.connection.execute(sa.select(table).where(table.c.id == id)).first()
-    if row is None:
+    rows = rows_as_shown(change.connection, table, table.c.id == id, 1)
+    if not rows:
         raise ProblemError(404, f"there is no override {id}")
-    return _override_said(row)
+    return _override_said(rows[0])
 
 
 def _override_said(row: Any) -> dict[str, Any]:
