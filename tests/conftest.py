@@ -36,7 +36,6 @@ gc.disable()
 
 def pytest_collection_finish() -> None:
     gc.enable()
-    gc.collect()
     gc.freeze()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -72,7 +73,12 @@ def _modules() -> dict[str, Path]:
 
 
 MODULES = _modules()
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+# Read when a test needs them, since each process of a run imports all tests.
+@functools.cache
+def _trees() -> dict[str, ast.Module]:
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
@@ -92,7 +98,9 @@ def _imported(tree: ast.Module) -> Iterator[str]:
                 yield rest if rest in MODULES else parent
 
 
-IMPORTS = {name: set(_imported(tree)) - {name} for name, tree in TREES.items()}
+@functools.cache
+def _imports() -> dict[str, set[str]]:
+    return {name: set(_imported(tree)) - {name} for name, tree in _trees().items()}
 
 
 def _room(module: str) -> str:
@@ -114,7 +122,7 @@ def _cycle(start: str) -> list[str] | None:
     seen = set()
     while waiting:
         way = waiting.pop()
-        for module in sorted(IMPORTS[way[-1]]):
+        for module in sorted(_imports()[way[-1]]):
             if module == start:
                 return [*way, start]
             if module not in seen:
@@ -125,9 +133,9 @@ def _cycle(start: str) -> list[str] | None:
 
 def test_modules_are_found() -> None:
     assert {"_core", "limiter.limiter", "web.request_limiter", "cli.demo.service"} <= set(MODULES)
-    assert "limiter.base" in IMPORTS["limiter.limiter"]
-    assert "limiter.loops" in IMPORTS["limiter.limiter"], "late imports are read"
-    assert "limiter.plan" in IMPORTS["__init__"], "imports for type checkers are read"
+    assert "limiter.base" in _imports()["limiter.limiter"]
+    assert "limiter.loops" in _imports()["limiter.limiter"], "late imports are read"
+    assert "limiter.plan" in _imports()["__init__"], "imports for type checkers are read"
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
@@ -137,7 +145,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 def test_rooms_import_only_the_rooms_below_them() -> None:
     wrong = [
         f"{name} ({_room(name)}) imports {module} ({_room(module)})"
-        for name, modules in IMPORTS.items()
+        for name, modules in _imports().items()
         for module in sorted(modules)
         if _room(module) not in {_room(name), *ROOMS[_room(name)][1].split(", ")}
     ]
@@ -162,7 +170,7 @@ def test_the_limiter_needs_no_other_component() -> None:
 
 
 def test_every_permission_of_the_table_is_used() -> None:
-    used = {(_room(name), _room(module)) for name in MODULES for module in IMPORTS[name]}
+    used = {(_room(name), _room(module)) for name in MODULES for module in _imports()[name]}
     allowed = {(room, each) for room, row in ROOMS.items() for each in row[1].split(", ") if each}
     assert allowed - used == set()
 
@@ -185,7 +193,7 @@ def test_the_package_holds_only_faces_and_rooms() -> None:
     assert len(files | folders) <= 30
     # Parts of the stubs of _core are no module of their own.
     top = {name: name.partition(".")[0].replace("_stubs", "_core") for name in MODULES}
-    ways = {(top[name], top[module]) for name in MODULES for module in IMPORTS[name]}
+    ways = {(top[name], top[module]) for name in MODULES for module in _imports()[name]}
     assert len({(start, end) for start, end in ways if start != end}) <= 95
 
 
@@ -231,7 +239,7 @@ def _root(node: ast.expr) -> str | None:
 
 def test_only_the_room_of_frameworks_touches_private_parts_of_frameworks() -> None:
     touched = []
-    for name, tree in TREES.items():
+    for name, tree in _trees().items():
         if name.startswith("web.frameworks."):
             continue
         of_frameworks = {

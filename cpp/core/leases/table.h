@@ -85,9 +85,8 @@ class Table {
   void Start() {}
   void Stop() {}
 
-  // Decides a hit by what this process knows. If `asking` is
-  // set with kDecided, it is a question without a call, to be sent now; the caller sees to Hear()
-  // or Lose().
+  // Decides a hit by what this process knows. If `asking` is set with kDecided, it is a question
+  // without a call, to be sent now; the caller sees to Hear() or Lose().
   Answer Hit(const Charge& charge, const Fingerprint& print, Decision* decision,
              std::shared_ptr<const Asking>* asking);
   // A hit at `now_ns`, which one reading of the clock may tell for many. Spends its units if a
