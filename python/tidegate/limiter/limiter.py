@@ -483,7 +483,13 @@ if not TYPE_CHECKING:
         "clear": "expected reset(key)",
         "consume": "expected hit(key, cost)",
         "get_window_stats": "expected peek(key), which has remaining and reset_after",
+        "exempt": "expected exempt_when= of @rate_limit, or `from tidegate.fastapi import exempt`",
+        "get_remaining": "expected peek(key).remaining",
+        "increment": "expected hit(key)",
+        "init_app": "expected `from tidegate.flask import RateLimiter`",
         "is_allowed": "expected allow(key)",
+        "limit": "expected @rate_limit(limit, storage=limiter.storage) of `from tidegate import "
+        "rate_limit`, or hit(key)",
         "test": "expected peek(key)",
         "try_acquire": "expected hit(key), or acquire(key, timeout=...), which waits",
     }.items():

@@ -29,6 +29,22 @@ def test_a_limiter_of_rules_names_its_own(name: str, expected: str) -> None:
     assert not hasattr(limiter, name)
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("limit", r"expected @rate_limit\(limit, storage=limiter\.storage\)"),
+        ("init_app", r"expected `from tidegate\.flask import RateLimiter`"),
+        ("exempt", "expected exempt_when="),
+        ("get_remaining", r"expected peek\(key\)\.remaining"),
+    ],
+)
+def test_a_limiter_names_what_other_limiters_have(name: str, expected: str) -> None:
+    limiter = tg.Limiter("5/minute")
+    with pytest.raises(AttributeError, match=rf"a Limiter has no {name}\(\); {expected}"):
+        getattr(limiter, name)
+    assert not hasattr(limiter, name)
+
+
 @pytest.mark.parametrize("name", ["check", "check_async", "explain", "rule_stats"])
 def test_a_limiter_without_rules_names_its_own(name: str) -> None:
     limiter = tg.Limiter("5/minute")
