@@ -57,6 +57,15 @@ def _subjects(tidegate: Any) -> list[Subject]:
     call = "plan.reserve([key] * 4, [10] * 4).commit([15] * 4)"
     plan = {"plan": _of_a_plan(tidegate)}
     found.append(Subject("reserve + commit of a plan of four", call, plan, verdict=bool))
+    rules = {"rules": [{"id": "tokens", "by": "user", "limits": _LIMIT}]}
+
+    def by_rules() -> dict[str, Any]:
+        return {"limiter": tidegate.Limiter(rules=tidegate.RuleSet(rules))}
+
+    call = "limiter.check(cost=10, user=key)"
+    found.append(Subject("check by rules", call, by_rules(), verdict=bool))
+    call = "limiter.reserve(cost=10, user=key).commit(15)"
+    found.append(Subject("reserve + commit by rules", call, by_rules(), verdict=bool))
     return found
 
 

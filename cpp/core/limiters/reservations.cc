@@ -3,7 +3,10 @@
 #include <limits>
 #include <utility>
 
+#include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/text.h"
 #include "tidegate/instant.h"
 #include "tidegate/limiter.h"
 #include "tidegate/plan.h"
@@ -147,6 +150,11 @@ Reservation RuleLimiter::ReservationOf(const Request& request, int64_t cost, con
                                        absl::Span<const Decision> outcomes) const {
   Charged charged;
   ChargesOf(&hit, request, cost, &charged);
+  return ReservationOf(charged, hit, outcomes);
+}
+
+Reservation RuleLimiter::ReservationOf(const Charged& charged, const Decision& hit,
+                                       absl::Span<const Decision> outcomes) {
   Reservation reservation;
   reservation.admitted_ns = hit.at_ns;
   reservation.unrecorded = true;
@@ -160,6 +168,41 @@ Reservation RuleLimiter::ReservationOf(const Request& request, int64_t cost, con
             : Reservation::Part{Reservation::kNone});
   }
   return reservation;
+}
+
+absl::StatusOr<int64_t> RuleLimiter::UnitsOfUsage(const Request& request, int64_t at_ns,
+                                                  Usage usage) const {
+  RuleSet::Matched matched;
+  rules_->Match(request, at_ns, &matched);
+  if (matched.listed != nullptr) return 0;
+  if (!matched.is_estimate) {
+    return absl::InvalidArgumentError(
+        "a usage was given for a request whose cost in the rules has no `usage`; expected a number "
+        "of units, or `costs` with `cost: {usage: {...}}` for such requests");
+  }
+  const auto& weights = rules_->costs()[static_cast<size_t>(matched.cost_number)].usage;
+  absl::uint128 total = 0;
+  for (const auto& [field, used] : usage) {
+    const auto weight =
+        std::find_if(weights.begin(), weights.end(),
+                     [field = field](const auto& known) { return known.first == field; });
+    if (weight != weights.end()) {
+      total += absl::uint128(static_cast<uint64_t>(weight->second)) * static_cast<uint64_t>(used);
+    } else if (used != 0) {
+      const auto name = [](std::string* text, const auto& known) { *text += known.first; };
+      return absl::InvalidArgumentError(absl::StrCat("the usage has the field ", Quote(field),
+                                                     "; expected ",
+                                                     absl::StrJoin(weights, ", ", name)));
+    }
+  }
+  constexpr uint64_t kMillion = 1'000'000;
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const absl::uint128 units = (total + (kMillion - 1)) / kMillion;
+  if (units > static_cast<uint64_t>(kMost)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the usage costs more than ", kMost, " units; expected at most that"));
+  }
+  return static_cast<int64_t>(units);
 }
 
 std::vector<std::string> RuleLimiter::CountsOf(const Request& request, int64_t at_ns) const {
@@ -180,9 +223,16 @@ absl::StatusOr<std::optional<Decision>> RuleLimiter::SubmitReserved(
   const bool is_used = op != Op::kReserve && !reservation->makes_records;
   Charges(request, cost.value_or(0), 1, at_ns, Load::kNone, &charged,
           is_used ? Of::kUsed : Of::kRequest);
+  return SubmitReserved(op, !cost.has_value(), &charged, std::move(reservation), std::move(done));
+}
+
+absl::StatusOr<std::optional<Decision>> RuleLimiter::SubmitReserved(
+    Op op, bool gives_all_back, Charged* asked, std::shared_ptr<Reservation> reservation,
+    Store::Done done) const {
+  Charged& charged = *asked;
   const auto is_one = [&](size_t i) { return rules_->rules()[charged.rules[i]].counts_requests; };
   for (size_t i = 0; i < charged.charges.size(); ++i) {
-    if (!cost.has_value()) charged.charges[i].cost = 0;
+    if (gives_all_back) charged.charges[i].cost = 0;
     if (op == Op::kSettle) continue;
     const Limit& limit = charged.charges[i].limit->limit;
     if (absl::Status status = Reservable(store_->store(), limit, op); !status.ok()) return status;
@@ -231,6 +281,7 @@ absl::StatusOr<std::optional<Decision>> RuleLimiter::SubmitReserved(
   }()](size_t i) -> const Limit& { return *bound[i]; };
   const auto finish = [this, op, counted, kept, some, reservation, limit_of,
                        rules = charged.rules](Decision decision) {
+    reservation->is_settled = some->is_settled;
     if (op == Op::kReserve) {
       reservation->parts = some->parts;
       reservation->admitted_ns = some->admitted_ns;
@@ -269,6 +320,55 @@ absl::StatusOr<std::optional<Decision>> RuleLimiter::SubmitReserved(
   return Finished(finish, std::move(done), [&](Store::Done then) {
     return store_->SubmitReserved(op, charges, some, std::move(then));
   });
+}
+
+std::unique_ptr<RuleLimiter::Held> RuleLimiter::Hold(const Request& request,
+                                                     const Decision* hit) const {
+  return std::make_unique<Held>(*this, request, hit == nullptr ? store_->NowNs() : hit->at_ns);
+}
+
+RuleLimiter::Held::Held(const RuleLimiter& limiter, const Request& request, int64_t at_ns)
+    : limiter_(limiter) {
+  limiter.Charges(request, 1, 1, at_ns, Load::kNone, &charged_);
+  size_t bytes = 0;
+  for (const Charge& charge : charged_.charges) bytes += charge.key.size();
+  keys_.reserve(bytes);
+  for (Charge& charge : charged_.charges) {
+    const size_t at = keys_.size();
+    keys_ += charge.key;
+    charge.key = std::string_view(keys_).substr(at);
+  }
+}
+
+void RuleLimiter::Held::SetCosts(int64_t cost, Of of) {
+  const int64_t units = UnitsOf(charged_.matched, cost, of);
+  for (size_t i = 0; i < charged_.charges.size(); ++i) {
+    const bool is_one = limiter_.rules_->rules()[charged_.rules[i]].counts_requests;
+    charged_.charges[i].cost = is_one ? 1 : units;
+  }
+}
+
+Reservation RuleLimiter::Held::ReservationOf(int64_t cost, const Decision& hit,
+                                             absl::Span<const Decision> outcomes) {
+  SetCosts(cost, Of::kRequest);
+  return RuleLimiter::ReservationOf(charged_, hit, outcomes);
+}
+
+absl::StatusOr<Decision> RuleLimiter::Held::Call(Op op, std::optional<int64_t> cost,
+                                                 Reservation* reservation) {
+  SetCosts(cost.value_or(0), op == Op::kReserve ? Of::kRequest : Of::kUsed);
+  // The caller owns it, beyond this call.
+  const std::shared_ptr<Reservation> shared(std::shared_ptr<void>(), reservation);
+  const auto answer = limiter_.SubmitReserved(op, !cost.has_value(), &charged_, shared, nullptr);
+  if (!answer.ok()) return answer.status();
+  return **answer;
+}
+
+void RuleLimiter::Held::Record(Reservation* reservation) const {
+  if (!charged_.charges.empty()) {
+    limiter_.store_->store().KeepRecords(charged_.charges, *reservation, limiter_.store_->NowNs());
+  }
+  reservation->unrecorded = false;
 }
 
 }  // namespace tidegate

@@ -104,6 +104,10 @@ RuleLimiter::~RuleLimiter() {
   FreeOnAThread(std::move(bound_), std::move(unlimited_), std::move(listed_), std::move(counts_));
 }
 
+int64_t RuleLimiter::UnitsOf(const RuleSet::Matched& matched, int64_t cost, Of of) {
+  return of == Of::kUsed && matched.is_estimate ? cost : Product(cost, matched.cost);
+}
+
 void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t factor, int64_t now_ns,
                           Load load, Charged* charged, Of of) const {
   rules_->Match(request, now_ns, &charged->matched);
@@ -112,8 +116,7 @@ void RuleLimiter::Charges(const Request& request, int64_t cost, int64_t factor, 
   if (load != Load::kNone) {
     scale = load == Load::kDrawn ? load_->Draw(matched.priority) : load_->Most(matched.priority);
   }
-  const bool in_units = of == Of::kUsed && matched.is_estimate;
-  const int64_t units = in_units ? cost : Product(cost, matched.cost);
+  const int64_t units = UnitsOf(matched, cost, of);
   for (const RuleSet::Applied& applied : matched.rules) {
     const bool counts_requests = rules_->rules()[applied.rule].counts_requests;
     const int64_t own = counts_requests ? 1 : units;

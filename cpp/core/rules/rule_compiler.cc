@@ -393,8 +393,11 @@ void RuleCompiler::ReadCosts() {
       Add(where + ".cost",
           absl::StrCat("the cost is ", spec_.costs[i].cost, "; expected 1 or more"));
     }
-    set_->costs_.push_back(
-        {{}, spec_.costs[i].cost, spec_.costs[i].priority, spec_.costs[i].is_estimate});
+    set_->costs_.push_back({{},
+                            spec_.costs[i].cost,
+                            spec_.costs[i].priority,
+                            spec_.costs[i].is_estimate,
+                            std::move(spec_.costs[i].usage)});
     Put(*set_->cost_index_, where, Read(where, spec_.costs[i].condition), i, 0, describe);
   }
 }

@@ -402,7 +402,7 @@ struct CellCalls {
   }
 
  private:
-  // RefundUntil() on what stands, if all `units` still count or nobody else has charged the key.
+  // RefundUntil() on what stands.
   TIDEGATE_INLINE static bool GiveBackQuickly(const Limit& limit, uint64_t w0, uint64_t w1,
                                               int64_t now_ns, int64_t units, int64_t until_ns,
                                               BucketOutcome& out) {
@@ -412,10 +412,10 @@ struct CellCalls {
     out.next_w0 = w0;
     out.next_w1 = w1;
     if (left_ns <= 0 || (out.used_ns == 0 && out.used_fraction == 0)) return true;
-    const Interval back = CostInterval(limit, units);
+    Interval back = CostInterval(limit, units);
     const bool counts = back.ns + (back.fraction != 0) <= left_ns;
-    if (!counts && static_cast<int64_t>(w0) > until_ns) [[unlikely]]
-      return false;
+    // What is left of units that have run out in part, while others have charged the key.
+    if (!counts && static_cast<int64_t>(w0) > until_ns) back = {left_ns, 0};
     out.used_ns -= back.ns;
     out.used_fraction -= back.fraction;
     if (out.used_fraction < 0) {

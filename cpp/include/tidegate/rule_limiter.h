@@ -111,6 +111,16 @@ class RuleLimiter {
   virtual absl::StatusOr<std::optional<Decision>> SubmitReserved(
       Op op, const Request& request, std::optional<int64_t> cost,
       std::shared_ptr<Reservation> reservation, Store::Done done) const;
+  // What a request is charged, without load, kept for the calls of its reservation, which then
+  // match no rules again. A null `hit` stands for a request at this instant; see ReservationOf().
+  // It keeps no reference to this.
+  class Held;
+  std::unique_ptr<Held> Hold(const Request& request, const Decision* hit = nullptr) const;
+  // What a usage, the units of each of its fields, costs such a request at `at_ns`, rounded up; 0
+  // if it is on a list. An error where the rules do not say.
+  using Usage = absl::Span<const std::pair<std::string_view, int64_t>>;
+  virtual absl::StatusOr<int64_t> UnitsOfUsage(const Request& request, int64_t at_ns,
+                                               Usage usage) const;
   // The names of the counts that a request at `at_ns` charges, in the order of the parts of its
   // reservation: equal for rules that count the same, whatever their other rules are.
   virtual std::vector<std::string> CountsOf(const Request& request, int64_t at_ns) const;
@@ -167,6 +177,15 @@ class RuleLimiter {
     absl::InlinedVector<uint32_t, 6> rules;  // of each charge
   };
 
+  // SubmitReserved() for what a request is charged.
+  absl::StatusOr<std::optional<Decision>> SubmitReserved(Op op, bool gives_all_back,
+                                                         Charged* charged,
+                                                         std::shared_ptr<Reservation> reservation,
+                                                         Store::Done done) const;
+  // The parts of a reservation of what `hit` has charged.
+  static Reservation ReservationOf(const Charged& charged, const Decision& hit,
+                                   absl::Span<const Decision> outcomes);
+
   RuleLimiter(std::shared_ptr<const RuleSet> rules, std::shared_ptr<TimedStore> store,
               std::vector<BoundLimit> bound, const RuleLimiter* before);
 
@@ -180,6 +199,8 @@ class RuleLimiter {
   // What a cost multiplies: what the request costs; or, of what is known afterwards, one unit where
   // the rules have but an estimate of it.
   enum class Of : uint8_t { kRequest, kUsed };
+  // What rules that count costs charge for `cost`.
+  static int64_t UnitsOf(const RuleSet::Matched& matched, int64_t cost, Of of);
   void Charges(const Request& request, int64_t cost, int64_t factor, int64_t now_ns, Load load,
                Charged* charged, Of of = Of::kRequest) const;
   // The cost under a rule that load never exceeds: the least capacity of the rule's limits.
@@ -230,6 +251,28 @@ class RuleLimiter {
   std::vector<Limit> unlimited_;  // by rule: the limit of its decisions if a request has none
   std::vector<std::pair<std::string, std::shared_ptr<Counts>>> counts_;  // by rule
   std::shared_ptr<Counts> total_;
+};
+
+// Not thread-safe. Must not outlive its limiter.
+class RuleLimiter::Held {
+ public:
+  Held(const RuleLimiter& limiter, const Request& request, int64_t at_ns);
+
+  const RuleSet::Matched& matched() const { return charged_.matched; }
+  // What a hit of this request and `cost` has charged; see RuleLimiter::ReservationOf().
+  Reservation ReservationOf(int64_t cost, const Decision& hit, absl::Span<const Decision> outcomes);
+  // RuleLimiter::SubmitReserved() for a store that does not block, at once.
+  absl::StatusOr<Decision> Call(Op op, std::optional<int64_t> cost, Reservation* reservation);
+  // Like Limiter::RecordReserved().
+  void Record(Reservation* reservation) const;
+
+ private:
+  // Sets the costs of the charges, as Charges() does.
+  void SetCosts(int64_t cost, Of of);
+
+  const RuleLimiter& limiter_;
+  Charged charged_;
+  std::string keys_;  // of the charges
 };
 
 }  // namespace tidegate

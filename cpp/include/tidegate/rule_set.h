@@ -100,6 +100,8 @@ struct OperationCost {
   Priority priority = Priority::kNormal;
   // Whether `cost` is but the estimate of what is known afterwards, in units.
   bool is_estimate = false;
+  // Of an estimate: what a unit of each field of a usage costs, in millionths.
+  std::vector<std::pair<std::string, int64_t>> usage;
 };
 
 // Requests that skip the rules: each is allowed or refused. Of two entries that are equally
@@ -229,6 +231,8 @@ class RuleSet {
   // The limits of a rule for each of tiers(), and last those of requests without a tier.
   const std::vector<LimitRange>& LimitsByTier(uint32_t rule) const { return tier_limits_[rule]; }
   const std::vector<ListEntry>& lists() const { return lists_; }
+  // What requests cost, by Matched::cost_number.
+  const std::vector<OperationCost>& costs() const { return costs_; }
   size_t overrides() const;
   // Whether it has so many parts that a thread of its own frees it.
   bool takes_long_to_free() const { return rules_.size() + overrides() > 500; }

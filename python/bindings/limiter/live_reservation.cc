@@ -363,6 +363,15 @@ PyObject* Record(PyObject* object, PyObject* id) {
   });
 }
 
+// What a request by rules costs, as RuleLimiter._usage_cost() returns it, without another match;
+// None where that must be asked.
+PyObject* UsageCost(PyObject* object, PyObject*) {
+  return Guarded([&]() -> PyObject* {
+    const Holding* const holding = Self(object).holding.get();
+    return (holding == nullptr ? py::none() : holding->UsageCost()).release().ptr();
+  });
+}
+
 void ExpectSubclass(PyObject* type) {
   if (!PyType_Check(type) ||
       !PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type), &reservation_type)) {
@@ -475,6 +484,7 @@ PyMethodDef live_methods[] = {
      "Returns the decision: refused if there is no room, so that a stream can stop; the\n"
      "reservation is then as it was. Raises ReservationError if it is not open, and\n"
      "ConfigurationError for a sliding log."},
+    {"_usage_cost", UsageCost, METH_NOARGS, nullptr},
     {"_record", Record, METH_O, "_record($self, id, /)\n--\n\nMakes its records."},
     {nullptr, nullptr, 0, nullptr},
 };
@@ -529,6 +539,16 @@ py::object ReserveTogether(py::handle type, py::handle owner, py::handle whose,
   self.reservation.ttl_ns = ttl_ns;
   const Decision decision = self.holding->Call(Op::kReserve, estimate, &self.reservation);
   TakeOver(self, decision, self.holding->decides());
+  return object;
+}
+
+py::object TakenOver(py::handle type, py::handle owner, py::handle whose,
+                     std::unique_ptr<Holding> holding, Reservation charged, py::handle decision) {
+  py::object object = Opened(type.ptr(), owner.ptr(), whose.ptr());
+  LiveReservation& self = Self(object.ptr());
+  self.holding = std::move(holding);
+  self.reservation = std::move(charged);
+  self.decision = decision.inc_ref().ptr();
   return object;
 }
 

@@ -41,6 +41,8 @@ class Holding {
   virtual bool is_awaited() const = 0;
   // What keeps the limits of decisions alive.
   virtual PyObject* decides() const = 0;
+  // What RuleLimiter._usage_cost() returns; None without rules.
+  virtual pybind11::object UsageCost() const { return pybind11::none(); }
 };
 
 // A reservation of `owner`, by `holding`, which keeps no reference to it, as an object of `type`, a
@@ -48,6 +50,11 @@ class Holding {
 pybind11::object ReserveTogether(pybind11::handle type, pybind11::handle owner,
                                  pybind11::handle whose, std::unique_ptr<Holding> holding,
                                  pybind11::handle units, int64_t ttl_ns);
+
+// The same for what the hit of `decision` has charged, whose life has no end.
+pybind11::object TakenOver(pybind11::handle type, pybind11::handle owner, pybind11::handle whose,
+                           std::unique_ptr<Holding> holding, Reservation charged,
+                           pybind11::handle decision);
 
 }  // namespace tidegate::python
 

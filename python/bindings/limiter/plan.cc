@@ -215,7 +215,7 @@ void RegisterPlan(py::module_& m) {
              const py::object& estimates, int64_t ttl_ns) {
             return self.cast<PyPlan&>().ReserveAtOnce(self, type, keys, estimates, ttl_ns);
           },
-          py::arg("type"), py::arg("keys"), py::arg("estimates"), py::arg("ttl_ns"))
+          py::arg("kind"), py::arg("keys"), py::arg("estimates"), py::arg("ttl_ns"))
       .def("charge", &PyPlan::ChargeInFull, py::arg("keys"), py::arg("costs"))
       .def(
           "_reserved",

@@ -20,33 +20,13 @@
 #include "limiter/gil.h"
 #include "limiter/limiter.h"
 #include "limiter/quotas.h"
-#include "limiter/reservations.h"
+#include "rules/asked.h"
 #include "rules/bound_rules.h"
 #include "rules/rule_limiter.h"
 #include "server/capsules.h"
 
 namespace tidegate::python {
 namespace {
-
-struct PyRuleLimiter {
-  std::shared_ptr<TimedStore> store;
-  std::string scope;
-  py::object bound;  // the BoundRules in force
-  BoundRules* rules = nullptr;
-  bool is_open = true;
-  // Whether check() and peek() are those of the package, which finds tiers and records refusals.
-  bool in_python = false;
-  py::object clock_function;
-
-  int Traverse(visitproc visit, void* arg) const {
-    Py_VISIT(bound.ptr());
-    Py_VISIT(clock_function.ptr());
-    return 0;
-  }
-  void Clear() {
-    clock_function = py::object();
-  }  // calls need `bound`, whose attributes are cleared
-};
 
 py::object Bind(const PyRuleLimiter& limiter, const std::shared_ptr<RuleSet>& set) {
   const std::shared_ptr<RuleLimiter> before =
@@ -85,71 +65,10 @@ std::unique_ptr<PyRuleLimiter> Make(const std::shared_ptr<RuleSet>& set,
 
 PyTypeObject* rule_limiter_type = nullptr;  // set by RegisterRuleLimiter()
 
-PyRuleLimiter& Checked(PyObject* self) {
-  auto* const limiter = HeldBy<PyRuleLimiter>(self);
-  if (limiter == nullptr || !limiter->is_open) Throw(Error::kClosed, "the limiter is closed");
-  return *limiter;
-}
-
 // Like Checked(), but also once closed: a place that was taken can always be given back.
 const PyRuleLimiter& Held(PyObject* self) {
   const auto* const limiter = HeldBy<PyRuleLimiter>(self);
   return limiter != nullptr && limiter->rules != nullptr ? *limiter : Checked(self);
-}
-
-// A request, read from keyword arguments. It points into them, so they must outlive it.
-class Asked {
- public:
-  explicit Asked(BoundRules& rules)
-      : rules_(rules), request_(rules.limiter().rules().attributes()) {}
-
-  void Read(PyObject* name, PyObject* value) {
-    const int number = rules_.AttributeNumber(name);
-    if (number == BoundRules::kCost) {
-      if (!ReadCost(value, &cost_)) throw py::error_already_set();
-      return;
-    }
-    if (value == Py_None) return;
-    std::string_view& place = number < 0 ? unknown_ : request_[static_cast<size_t>(number)];
-    if (PyUnicode_Check(value) && PyUnicode_IS_COMPACT_ASCII(value)) [[likely]] {
-      place = {static_cast<const char*>(PyUnicode_DATA(value)),
-               static_cast<size_t>(PyUnicode_GET_LENGTH(value))};
-      return;
-    }
-    if (PyBytes_Check(value)) {
-      place = {PyBytes_AS_STRING(value), static_cast<size_t>(PyBytes_GET_SIZE(value))};
-      return;
-    }
-    if (!PyUnicode_Check(value)) {
-      Throw(Error::kArgumentType, "the attribute " + py::str(name).cast<std::string>() + " is " +
-                                      Shown(value) + "; expected str, bytes or None");
-    }
-    KeyView view;
-    if (!view.Read(value)) throw py::error_already_set();
-    place = view.view();
-    encoded_.push_back(view.TakeEncoded());
-  }
-  void ReadAll(const py::dict& attributes) {
-    for (const auto& [name, value] : attributes) Read(name.ptr(), value.ptr());
-    rules_.LookAt(request_);
-  }
-
-  const Request& request() const { return request_; }
-  int64_t cost() const { return cost_; }
-
- private:
-  BoundRules& rules_;
-  Request request_;
-  int64_t cost_ = 1;
-  std::string_view unknown_;
-  std::vector<py::object> encoded_;
-};
-
-template <typename Call>
-auto Run(const RuleLimiter& limiter, Call call) {
-  if (!limiter.store().blocks()) [[likely]]
-    return call();
-  return WithoutGil(call);
 }
 
 enum class Asking : uint8_t { kHit, kPeek };
@@ -219,13 +138,6 @@ PyMethodDef fast_methods[] = {
     {"_peek", AsMethod(FastAsk<Asking::kPeek>), METH_FASTCALL | METH_KEYWORDS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
-
-// The rules that decided `hit`, by which a refund must give back.
-py::object RulesOf(const PyRuleLimiter& limiter, const py::object& hit) {
-  if (hit.is_none()) return limiter.bound;
-  py::object owner = DecisionOwner(hit.ptr());
-  return py::isinstance<BoundRules>(owner) ? owner : limiter.bound;
-}
 
 void Refund(const py::object& self, const py::dict& attributes, const py::object& decision) {
   const PyRuleLimiter& owner = Checked(self.ptr());
@@ -333,49 +245,6 @@ py::object Begin(const py::object& self, int op_number, const py::dict& attribut
   return BeginOn(loop, channel, bound, limiter.store().store(), op, outcomes, submit);
 }
 
-// A call of a reservation, by the rules that decided `decision`, or those in force. Without units
-// all is given back.
-py::object Reserved(const py::object& self, int op_number, const py::dict& attributes,
-                    const py::object& units, const std::shared_ptr<Reservation>& reservation,
-                    const py::object& decision, const py::object& loop, const py::object& channel) {
-  const PyRuleLimiter& owner = Checked(self.ptr());
-  const auto op = static_cast<Op>(op_number);
-  const py::object bound = RulesOf(owner, decision);
-  const RuleLimiter& limiter = bound.cast<BoundRules&>().limiter();
-  Asked asked(bound.cast<BoundRules&>());
-  asked.ReadAll(attributes);
-  std::optional<int64_t> cost;
-  if (!units.is_none()) cost = ReservedUnits(op, units);
-  absl::Status status;  // it cannot be thrown where the GIL is released
-  const auto submit = [&](Store::Done done) -> std::optional<Decision> {
-    auto begun = limiter.SubmitReserved(op, asked.request(), cost, reservation, std::move(done));
-    if (begun.ok()) return *std::move(begun);
-    status = begun.status();
-    return Decision();
-  };
-  py::object answer = CallReserved(bound, limiter.store().store(), op, loop, channel, submit);
-  ThrowUnlessOk(status);
-  return answer;
-}
-
-// When the check of a decision was made, and what it has charged to each limit: units, and until
-// when they count.
-py::tuple ChargedBy(const py::object& self, const py::dict& attributes,
-                    const py::object& decision) {
-  const Decision* const hit = DecisionOrNone(decision.ptr());
-  if (hit == nullptr) throw py::type_error("the decision is None; expected a Decision");
-  const py::object bound = RulesOf(Checked(self.ptr()), decision);
-  Asked asked(bound.cast<BoundRules&>());
-  asked.ReadAll(attributes);
-  const Reservation reservation = bound.cast<BoundRules&>().limiter().ReservationOf(
-      asked.request(), asked.cost(), *hit, OutcomesOf(decision.ptr()));
-  py::list parts;
-  for (const Reservation::Part& part : reservation.parts) {
-    parts.append(py::make_tuple(part.units, part.until_ns));
-  }
-  return py::make_tuple(reservation.admitted_ns, std::move(parts));
-}
-
 // What the request's keys have of the quotas that apply to it: the name and the count of each
 // quota, and its TupleOf().
 py::list Quotas(const py::object& self, const py::dict& attributes) {
@@ -461,20 +330,6 @@ py::tuple Match(const py::object& self, const py::dict& attributes, int times) {
                         rules, matched.cost, PriorityName(matched.priority));
 }
 
-// What a request costs by the rules of a decision, or those in force: the UsageCost, None if it has
-// none; what is charged at first where there is one, else 0; whether a list has the request, which
-// then costs nothing.
-py::tuple UsageCostOf(const py::object& self, const py::dict& attributes, const py::object& hit) {
-  const py::object bound = RulesOf(Checked(self.ptr()), hit);
-  Asked asked(bound.cast<BoundRules&>());
-  asked.ReadAll(attributes);
-  RuleSet::Matched matched;
-  const RuleLimiter& limiter = bound.cast<BoundRules&>().limiter();
-  limiter.rules().Match(asked.request(), limiter.store().NowNs(), &matched);
-  return py::make_tuple(bound.attr("usage_costs").attr("get")(matched.cost_number),
-                        matched.is_estimate ? matched.cost : 0, matched.listed != nullptr);
-}
-
 py::list RuleStatsOf(const py::object& self) {
   const RuleLimiter& limiter = Checked(self.ptr()).rules->limiter();
   const auto stats = limiter.rule_stats();
@@ -513,6 +368,7 @@ void RegisterRuleLimiter(py::module_& m) {
   py::class_<PyRuleLimiter> limiter(m, "RuleLimiter", Collected<PyRuleLimiter>());
   rule_limiter_type = reinterpret_cast<PyTypeObject*>(limiter.ptr());
   AddFastMethods(limiter, fast_methods);
+  AddReservations(limiter);
   limiter
       .def(py::init(&Make), py::arg("rules"), py::arg("store"), py::arg("clock"), py::arg("scope"),
            py::arg("hidden"), py::arg("usage_costs"))
@@ -528,15 +384,11 @@ void RegisterRuleLimiter(py::module_& m) {
       .def("_bring_forward", &BringForward, py::arg("attributes"))
       .def("_begin", &Begin, py::arg("op"), py::arg("attributes"), py::arg("decision"),
            py::arg("loop"), py::arg("channel"))
-      .def("_call_reserved", &Reserved, py::arg("op"), py::arg("attributes"), py::arg("units"),
-           py::arg("reservation"), py::arg("decision"), py::arg("loop"), py::arg("channel"))
-      .def("_charged_by", &ChargedBy, py::arg("attributes"), py::arg("decision"))
       .def("_explain", &Explain, py::arg("attributes"))
       .def("_quotas", &Quotas, py::arg("attributes"))
       .def("_top_up", &TopUp, py::arg("attributes"), py::arg("quota"), py::arg("units"),
            py::arg("expires_s"), py::arg("priority"))
       .def("_take_quota_events", &TakeEvents)
-      .def("_usage_cost", &UsageCostOf, py::arg("attributes"), py::arg("decision"))
       .def("_match", &Match, py::arg("attributes"), py::arg("times") = 1)
       .def("_stats",
            [](const py::object& self) {

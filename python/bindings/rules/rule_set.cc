@@ -99,7 +99,8 @@ RuleSetSpec SpecFrom(const py::dict& given) {
     const auto cost = each.cast<py::dict>();
     spec.costs.push_back({ConditionFrom(cost), Get<int64_t>(cost, "cost"),
                           *ParsePriority(Get<std::string>(cost, "priority")),
-                          Get<bool>(cost, "is_estimate")});
+                          Get<bool>(cost, "is_estimate"),
+                          Get<std::vector<std::pair<std::string, int64_t>>>(cost, "usage")});
   }
   for (const py::handle each : given["lists"]) {
     const auto entry = each.cast<py::dict>();

@@ -29,7 +29,7 @@ void EachField(T& fields, Visit visit) {
   } else if constexpr (std::is_same_v<Fields, RuleOverride>) {
     visit(fields.rule, fields.key, fields.limits, fields.from_ns, fields.until_ns, fields.reason);
   } else if constexpr (std::is_same_v<Fields, OperationCost>) {
-    visit(fields.condition, fields.cost, fields.priority, fields.is_estimate);
+    visit(fields.condition, fields.cost, fields.priority, fields.is_estimate, fields.usage);
   } else if constexpr (std::is_same_v<Fields, ListEntry>) {
     visit(fields.name, fields.allows, fields.condition, fields.from_ns, fields.until_ns);
   } else if constexpr (std::is_same_v<Fields, RuleSetSpec>) {

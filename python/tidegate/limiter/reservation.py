@@ -151,7 +151,7 @@ class Reservation(_core.LiveReservation):
             raise ConfigurationError(
                 f"the actual cost is {actual!r:.80}, beside a usage; expected one of them"
             )
-        return self._owner._units_of_usage(self._whose, usage)
+        return self._owner._units_of_usage(self, usage)
 
     def _release(self) -> Decision:
         return self._settle(self._owner._units_of_release())
@@ -490,7 +490,7 @@ class Reserves:
         """Like release(), without blocking the event loop."""
         return await self._of_token(token).release_async()
 
-    def _units_of_usage(self, whose: Any, usage: Mapping[str, int]) -> int:
+    def _units_of_usage(self, reservation: Reservation, usage: Mapping[str, int]) -> int:
         raise ConfigurationError(
             "a usage was given for limits without rules, which do not say what it costs; expected "
             "units, such as tidegate.UsageCost({...}).units(usage)"

@@ -15,7 +15,7 @@ from tidegate.limiter.explanation import ConsideredRule, Explanation, RuleStats
 from tidegate.limiter.leasing import leasing_of
 from tidegate.limiter.reservation import Reserves, Reserving
 from tidegate.limiter.reservation_token import identity
-from tidegate.limiter.reserved_request import Reserved
+from tidegate.limiter.reserved_request import Reserved, units_by_rules
 from tidegate.limiter.slips import Slips
 from tidegate.limiter.storage.arguments import explains_arguments
 
@@ -211,28 +211,19 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         if usage is None:
             assert cost is not None
             return cost
-        return self._units_by_rules(attributes, None, usage)
+        return units_by_rules(self._usage_cost(attributes, None), usage)
 
-    def _units_of_usage(self, whose: Reserved, usage: Mapping[str, int]) -> int:
-        return self._units_by_rules(whose.attributes, whose.decision, usage)
+    def _units_of_usage(self, reservation: Reservation, usage: Mapping[str, int]) -> int:
+        return units_by_rules(self._usage_cost_of(reservation), usage)
 
-    def _units_by_rules(
-        self, attributes: dict[str, Any], decision: Decision | None, usage: Mapping[str, int]
-    ) -> int:
-        """Returns what `usage` costs such a request, by the rules of `decision` or those in force.
-
-        A request on a list costs nothing. Raises ConfigurationError where the rules do not say.
-        """
-        costs: UsageCost | None
-        costs, _, is_listed = self._usage_cost(attributes, decision)
-        if is_listed:
-            return 0
-        if costs is None:
-            raise ConfigurationError(
-                "a usage was given for a request whose cost in the rules has no `usage`; expected "
-                "a number of units, or `costs` with `cost: {usage: {...}}` for such requests"
-            )
-        return costs.units(usage)
+    def _usage_cost_of(self, reservation: Reservation) -> tuple[UsageCost | None, int, bool]:
+        """What _usage_cost() returns, by the rules that made the reservation; asked once."""
+        whose: Reserved = reservation._whose
+        known = whose.usage_cost
+        if known is None:
+            known = reservation._usage_cost() or self._usage_cost(whose.attributes, whose.decision)
+            whose.usage_cost = known
+        return known
 
     def reserve(
         self,
@@ -514,7 +505,11 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         whose.decision = decision
         self._record(decision, whose.attributes)
 
-    def _reserve_at_once(self, *_: object) -> None: ...  # rules have records
+    def _reserve_at_once(self, kind: type[Any], whose: Reserved, units: int, ttl_ns: int) -> Any:
+        reserved = super()._reserve_at_once(kind, whose, units, ttl_ns)
+        if reserved is not None:
+            self._has_reserved(whose, reserved.decision)
+        return reserved
 
     def _keys_of(self, whose: Reserved) -> list[str | bytes]:
         given = {name: value for name, value in whose.attributes.items() if value is not None}

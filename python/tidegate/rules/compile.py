@@ -471,6 +471,7 @@ class _Compiler:
                 {
                     "cost": cost.units,
                     "is_estimate": not isinstance(cost.cost, int),
+                    "usage": cost.millionths,
                     "priority": cost.priority,
                     **_condition(cost),
                 }

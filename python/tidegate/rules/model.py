@@ -23,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from tidegate.limiter.usage_cost import MOST_WEIGHT, weight_of
+from tidegate.limiter.usage_cost import MOST_WEIGHT, UsageCost, weight_of
 from tidegate.rules.pauses import pause_at_times
 from tidegate.rules.yaml_reader import meant, meant_number
 from tidegate.types import Algorithm
@@ -354,6 +354,13 @@ class Cost(_Condition):
     def units(self) -> int:
         """What a request is charged at first."""
         return self.cost.estimate if isinstance(self.cost, UsageUnits) else self.cost
+
+    @property
+    def millionths(self) -> list[tuple[str, int]]:
+        """What a unit of each field of a usage costs; nothing where the cost is a number."""
+        if not isinstance(self.cost, UsageUnits):
+            return []
+        return list(UsageCost(self.cost.usage)._scaled.items())
 
     @model_validator(mode="after")
     def _says_something(self) -> Cost:

@@ -116,7 +116,7 @@ class RuleCharge:
                     "the usage that cost_after returned has no cost; the charge stays", exc=exc
                 )
                 return None
-        estimate = self._limiter._usage_cost(attributes, decision)[1]
+        estimate = self._limiter._usage_cost_of(reservation)[1]
         if cost == attributes["cost"] * (estimate or 1):
             return None
         return await execution.commit(reservation, cost)
@@ -129,6 +129,10 @@ def _reservation_of_check(
     once. The attributes have the cost, and the tier that the check found."""
     whose = Reserved({name: value for name, value in attributes.items() if name != "cost"})
     whose.decision = decision
+    live = limiter._reservation_of_check(Reservation, whose, attributes, decision)
+    if live is not None:
+        live._on_exit = "keep"
+        return live
     reservation = Reservation(limiter, whose, os.urandom(16), on_exit="keep")
     charged = limiter._charged_by(attributes, decision)
     reservation._take_over_hit(decision, charged, attributes["cost"])

@@ -139,6 +139,18 @@ def test_the_token_of_a_plan_lets_the_first_process_settle_it(of_plan: Any) -> N
     assert standing() == (960, 480)
 
 
+@pytest.mark.parametrize("call", list(CALLS))
+def test_rules_are_settled_by_the_process_that_reserved(shared: tg.Limiter, call: str) -> None:
+    rules = {"rules": [{"id": "tokens", "by": "user", "limits": "1000/hour"}]}
+    limiter = tg.Limiter(rules=tg.RuleSet(rules), storage=shared.storage, clock=shared._clock)
+    reservation = limiter.reserve(cost=100, user="42")
+    assert REFUSED in in_child(lambda: CALLS[call](reservation))
+    assert limiter.peek(user="42").remaining == 900
+    assert reservation.commit(40).charged == 40
+    assert in_child(lambda: reservation.commit(40).charged) == "40"
+    assert limiter.peek(user="42").remaining == 960
+
+
 def test_in_memory_each_process_settles_its_copy() -> None:
     limiter = tg.Limiter("1000/hour", clock=tg.ManualClock(NOW_NS))
     reservation = limiter.reserve("k", 100)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+from typing import Any
 
 import pytest
 import tidegate as tg
@@ -91,3 +93,129 @@ def test_what_a_plan_gives_back_lets_a_waiting_caller_pass(settle: str) -> None:
     reservation.commit([1, 400]) if settle == "commit" else reservation.release()
     thread.join(60)
     assert passed.is_set()
+
+
+RULES: dict[str, Any] = {
+    "rules": [
+        {"id": "requests", "by": "user", "limits": "3/hour", "counts": "requests", "also": True},
+        {"id": "tokens", "by": "user", "limits": "1000/hour", "also": True},
+        {"id": "watched", "by": "user", "limits": "150/hour", "shadow": True},
+    ],
+    "costs": [
+        {"endpoints": ["/chat"], "cost": {"usage": {"input": 1, "output": 5}, "estimate": 50}}
+    ],
+}
+
+
+@pytest.fixture
+def by_rules(clock: tg.ManualClock) -> tg.RuleLimiter:
+    return tg.Limiter(rules=tg.RuleSet(RULES), clock=clock)
+
+
+def standing(limiter: tg.RuleLimiter) -> tuple[int, ...]:
+    return tuple(each.remaining for each in limiter.peek(user="42").outcomes)
+
+
+def test_rules_have_no_records_until_the_token_is_read(by_rules: tg.RuleLimiter) -> None:
+    reservation = by_rules.reserve(cost=100, user="42")
+    assert reservation.extend(20)
+    assert standing(by_rules) == (2, 880, 30)
+    assert by_rules.stats().keys == 3
+    with pytest.raises(tg.ConfigurationError, match="the actual cost is -1"):
+        reservation.commit(-1)
+    with pytest.raises(tg.ArgumentTypeError, match="the actual cost is None"):
+        reservation.commit(None)  # type: ignore[arg-type]
+    assert reservation.commit(90).charged == 90
+    assert reservation.commit(90).charged == 90
+    for other in (lambda: reservation.commit(91), reservation.release):
+        with pytest.raises(tg.ReservationError, match="settled before, at") as error:
+            other()
+        assert error.value.settled
+    with pytest.raises(tg.ReservationError, match="is not open, and was not raised"):
+        reservation.extend(1)
+    assert standing(by_rules) == (2, 910, 60)
+    assert by_rules.stats().keys == 3
+    token = reservation.token
+    assert by_rules.stats().keys == 6
+    assert by_rules.commit(token, 90).charged == 90
+    with pytest.raises(tg.ReservationError, match="settled before"):
+        by_rules.commit(token, 0)
+    assert standing(by_rules) == (2, 910, 60)
+
+
+def test_rules_forget_a_request_that_is_released(by_rules: tg.RuleLimiter) -> None:
+    reservation = by_rules.reserve(cost=100, user="42")
+    for _ in range(2):
+        reservation.release()
+    with pytest.raises(tg.ReservationError, match="settled before"):
+        reservation.commit(0)  # which would count the request
+
+    async def leave() -> None:
+        async with by_rules.reserve_async(cost=100, user="42"):
+            assert standing(by_rules) == (2, 900, 50)
+
+    asyncio.run(leave())
+    assert standing(by_rules) == (3, 1000, 150)
+
+
+def test_rules_end_reservations_after_their_ttl(
+    by_rules: tg.RuleLimiter, clock: tg.ManualClock
+) -> None:
+    reservation = by_rules.reserve(cost=100, user="42", ttl=2)
+    by_rules.reserve(cost=100, user="other", ttl=2, on_expiry="release")
+    clock.advance(2)
+    with pytest.raises(tg.ReservationError, match=r"not known \(any more\)"):
+        reservation.commit(0)  # which gives back what was left to be given back
+    assert [each.remaining for each in by_rules.peek(user="other").outcomes] == [3, 1000, 150]
+    assert by_rules.peek(user="42").outcomes[1].remaining == 900
+
+
+def test_rules_that_are_changed_or_closed(by_rules: tg.RuleLimiter) -> None:
+    reservation = by_rules.reserve(user="42", endpoint="/chat")
+    weights = {"endpoints": ["/chat"], "cost": {"usage": {"input": 9, "output": 9}, "estimate": 1}}
+    by_rules.use(tg.RuleSet({**RULES, "costs": [weights]}))
+    assert reservation.commit(usage={"input": 10, "output": 4}).charged == 30
+    assert standing(by_rules) == (2, 970, 120)
+    by_rules.close()
+    with pytest.raises(tg.LimiterClosedError):
+        reservation.commit(30)
+
+
+def test_a_usage_is_weighed_by_the_match_of_the_reservation(
+    by_rules: tg.RuleLimiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        pytest.fail("the rules were matched again")
+
+    monkeypatch.setattr(by_rules, "_usage_cost", fail)
+    reservation = by_rules.reserve(user="42", endpoint="/chat")
+    assert standing(by_rules) == (2, 950, 100)
+    assert reservation.commit(usage={"input": 10, "output": 4}).charged == 30
+    assert standing(by_rules) == (2, 970, 120)
+    with pytest.raises(tg.ConfigurationError, match="the usage has the field 'words'"):
+        reservation.commit(usage={"words": 1})
+
+
+def test_with_records_the_weights_of_a_usage_are_asked_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limiter = tg.Limiter(rules=tg.RuleSet(RULES), clock=lambda: 1_700_000_000.0)
+    asked = []
+    ask = limiter._usage_cost
+    monkeypatch.setattr(limiter, "_usage_cost", lambda *given: asked.append(given) or ask(*given))
+    reservation = limiter.reserve(user="42", endpoint="/chat")
+    assert reservation.commit(usage={"input": 10, "output": 4}).charged == 30
+    assert reservation.commit(usage={"input": 10, "output": 4}).charged == 30
+    assert len(asked) == 1
+
+
+def test_what_a_list_lets_pass_or_refuses_is_no_reservation(clock: tg.ManualClock) -> None:
+    rules = {**RULES, "allow": [{"user": "free"}], "block": [{"user": "bad"}]}
+    limiter = tg.Limiter(rules=tg.RuleSet(rules), clock=clock)
+    passed = limiter.reserve(cost=5, user="free")
+    assert passed
+    assert passed.commit(usage={"input": 10}).charged == 0
+    refused = limiter.reserve(cost=5, user="bad")
+    assert not refused
+    with pytest.raises(tg.ReservationError, match="was refused"):
+        refused.commit(1)
