@@ -46,6 +46,31 @@ Problem CostProblem(std::string_view given, int64_t least) {
                                           "; expected an integer from ", least, " to ", kMostCost));
 }
 
+Problem UsageProblem(std::string_view field, std::string_view given) {
+  return Problem::BadRequest(absl::StrCat("the usage of ", ShownText(field), " is ", Absl(given),
+                                          "; expected an integer from 0 to ", kMostCost));
+}
+
+Problem CostAndUsage() {
+  return Problem::BadRequest("a cost was given beside a usage; expected one of them");
+}
+
+std::optional<Problem> Asked::Use(std::string_view field, int64_t used) {
+  if (used < 0 || used > kMostCost) return UsageProblem(field, std::to_string(used));
+  if (!usage.has_value()) usage.emplace();
+  for (auto& [known, units] : *usage) {
+    if (known != field) continue;
+    units = used;
+    return std::nullopt;
+  }
+  if (usage->size() == kMostAttributes) {
+    return Problem::BadRequest(absl::StrCat("the usage has more than ", kMostAttributes,
+                                            " fields; expected at most that many"));
+  }
+  usage->emplace_back(field, used);
+  return std::nullopt;
+}
+
 Problem TtlProblem(std::string_view given) {
   return Problem::BadRequest(
       absl::StrCat("the ttl is ", Absl(given), "; expected 0.001 to 31622400 seconds"));

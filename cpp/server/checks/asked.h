@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "server/checks/bound_rules.h"
@@ -30,6 +31,8 @@ struct Asked {
   std::vector<std::string_view> rule_ids;  // the ids of the rules to reset; empty for the caller's
   std::string_view once;         // names a refund, so that a second one gives nothing back
   std::string_view reservation;  // the token of a reservation
+  // What was used, where it is given in place of a cost.
+  std::optional<std::vector<std::pair<std::string_view, int64_t>>> usage;
   int64_t ttl_ns = kUsualTtlNs;  // of a new reservation
 
   // Returns a view without data if the request does not have the attribute.
@@ -37,6 +40,9 @@ struct Asked {
   // Adds an attribute, or returns a problem if there are too many, or its name is empty or too
   // long, or its value is too long.
   std::optional<Problem> Add(std::string_view name, std::string_view value);
+  // Sets what was used of a field, in place of an earlier number; a problem if it is out of range,
+  // or if there are too many fields.
+  std::optional<Problem> Use(std::string_view field, int64_t used);
   // Removes the query and the parameters of an endpoint that is a path. With them, no rule for that
   // path would apply. `decoded` keeps the result.
   void TakeOffQuery(const BoundRules& rules, Decoded* decoded);
@@ -54,6 +60,10 @@ inline constexpr int64_t kLeastTtlNs = 1'000'000;
 
 // The problem of a cost that is out of range.
 Problem CostProblem(std::string_view given, int64_t least = 1);
+// The problem of what was used of a field.
+Problem UsageProblem(std::string_view field, std::string_view given);
+// The problem of a commit that says both.
+Problem CostAndUsage();
 // The problem of the life of a reservation that is out of range.
 Problem TtlProblem(std::string_view given);
 

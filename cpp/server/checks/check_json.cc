@@ -96,9 +96,12 @@ class Reader {
     if (name == "cost" && least_cost_ != kNoCost) return ReadCost(value);
     if (body_ == Body::kSettle) {
       if (name == "reservation") return ReadReservation(value);
+      if (name == "usage" && least_cost_ == 0) return ReadUsage(value);
       return Problem::BadRequest(absl::StrCat("the member ", ShownText(name),
                                               " is not known; expected reservation",
-                                              least_cost_ == kNoCost ? "" : " or cost"));
+                                              least_cost_ == kNoCost ? ""
+                                              : least_cost_ == 0     ? ", cost or usage"
+                                                                     : " or cost"));
     }
     for (size_t i = 0; i < kMembers.size(); ++i) {
       if (kMembers[i].first == name) return ReadText(name, kMembers[i].second, value);
@@ -117,6 +120,26 @@ class Reader {
     if (asked_.reservation.data() != nullptr) return Repeated("reservation");
     if (value.get(asked_.reservation) != simdjson::SUCCESS) {
       return WrongKind("reservation", value, "a string");
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Problem> ReadUsage(const dom::element& value) {
+    if (asked_.usage.has_value()) return Repeated("usage");
+    if (value.is_null()) return std::nullopt;
+    dom::object fields;
+    if (value.get(fields) != simdjson::SUCCESS) {
+      return WrongKind("usage", value, "an object of integers");
+    }
+    asked_.usage.emplace();
+    for (const dom::key_value_pair field : fields) {
+      int64_t used = 0;
+      if (!field.value.is_null() && field.value.get(used) != simdjson::SUCCESS) {
+        return UsageProblem(field.key, field.value.is_number()
+                                           ? "a number with a fraction or beyond 2^63"
+                                           : KindOf(field.value));
+      }
+      if (auto problem = asked_.Use(field.key, used)) return problem;
     }
     return std::nullopt;
   }
@@ -343,6 +366,9 @@ std::optional<Problem> ReadSettleJson(std::string_view body, int64_t least_cost,
   if (auto problem = Reader(asked, false, Body::kSettle, least_cost).Read(object)) return problem;
   if (asked->reservation.data() == nullptr) {
     return Problem::BadRequest("the member \"reservation\" is missing; expected its token");
+  }
+  if (asked->usage.has_value()) {
+    return asked->cost_is_given ? std::optional(CostAndUsage()) : std::nullopt;
   }
   if (least_cost != kNoCost && !asked->cost_is_given) {
     return Problem::BadRequest("the member \"cost\" is missing; expected what was used");

@@ -80,6 +80,25 @@ std::optional<Problem> ReadTtl(pbf_reader reader, Asked* asked) {
   return std::nullopt;
 }
 
+// An entry of a map of names to int64.
+std::optional<Problem> ReadUsed(pbf_reader entry, Asked* asked) {
+  std::string_view field;
+  int64_t used = 0;
+  while (entry.next()) {
+    if (entry.tag() > 2) {
+      entry.skip();
+    } else if (entry.wire_type() !=
+               (entry.tag() == 1 ? pbf_wire_type::length_delimited : pbf_wire_type::varint)) {
+      return WrongType(entry.tag());
+    } else if (entry.tag() == 1) {
+      field = View(entry.get_view());
+    } else {
+      used = entry.get_int64();
+    }
+  }
+  return asked->Use(field, used);
+}
+
 std::optional<Problem> ReadSettle(pbf_reader reader, int64_t least_cost, Asked* asked) {
   int64_t cost = 0;
   while (reader.next()) {
@@ -89,10 +108,14 @@ std::optional<Problem> ReadSettle(pbf_reader reader, int64_t least_cost, Asked* 
     } else if (reader.tag() == 2 && least_cost != kNoCost) {
       if (reader.wire_type() != pbf_wire_type::varint) return WrongType(2);
       cost = reader.get_int64();
+    } else if (reader.tag() == 3 && least_cost == 0) {
+      if (reader.wire_type() != pbf_wire_type::length_delimited) return WrongType(3);
+      if (auto problem = ReadUsed(reader.get_message(), asked)) return problem;
     } else {
       reader.skip();
     }
   }
+  if (cost != 0 && asked->usage.has_value()) return CostAndUsage();
   if (cost < least_cost || cost > kMostCost) {
     return CostProblem(std::to_string(cost), least_cost);
   }

@@ -85,14 +85,22 @@ class ReservedCall final : public Gathering {
     Submit();
   }
 
-  // Settles or raises the reservation of a token. Without `cost` gives all back.
-  void OfToken(std::string_view text, std::optional<int64_t> cost) {
+  // Settles or raises the reservation of a token. Without `cost` gives all back; a usage stands in
+  // its place.
+  void OfToken(std::string_view text, std::optional<int64_t> cost,
+               const decltype(Asked::usage)& usage = std::nullopt) {
     std::optional<ReservationToken> token = DecodedReservation(text);
     if (!token.has_value()) {
       return End(Problem::BadRequest(absl::StrCat("the reservation is ", ShownText(text),
                                                   "; expected the token of one, unchanged")));
     }
     token_ = *std::move(token);
+    if (usage.has_value()) {
+      const auto units =
+          config_->rules->limiter().UnitsOfUsage(Request(), token_.admitted_ns, *usage);
+      if (!units.ok()) return End(Problem::BadRequest(std::string(units.status().message())));
+      cost = *units;
+    }
     if (cost.has_value()) units_ = Times(*cost);
     TakeParts();
     Submit();
@@ -288,8 +296,9 @@ bool Reserve(const std::shared_ptr<const CheckConfig>& config, bool is_grpc, Ask
 
 bool Commit(const std::shared_ptr<const CheckConfig>& config, bool is_grpc, const Asked& asked,
             Answer* answer, const Later& later) {
-  return Call(config, Op::kSettle, is_grpc, answer, later,
-              [&](ReservedCall* call) { call->OfToken(asked.reservation, asked.cost); });
+  return Call(config, Op::kSettle, is_grpc, answer, later, [&](ReservedCall* call) {
+    call->OfToken(asked.reservation, asked.cost, asked.usage);
+  });
 }
 
 bool Extend(const std::shared_ptr<const CheckConfig>& config, bool is_grpc, const Asked& asked,

@@ -249,3 +249,91 @@ def test_a_store_that_does_not_answer_may_be_asked_again() -> None:
     refund = wire.request({"user": "42"}) + wire.text(4, "job 7")
     code, said, _ = service.grpc("Refund", refund)
     assert (code, "expected the same call again" in said) == (UNAVAILABLE, True)
+
+
+BY_USAGE = {
+    **RULES,
+    "costs": [
+        {
+            "endpoints": ["/chat"],
+            "cost": {"usage": {"input": 1, "cached": 0.1, "output": 5}, "estimate": 50},
+        }
+    ],
+}
+CHAT = {"endpoint": "/chat"}
+
+
+def test_a_commit_takes_a_usage_in_place_of_a_cost(tmp_path: Path) -> None:
+    storage = f"shm://{tmp_path}/counts?capacity=4096"
+    service = Service(BY_USAGE, storage=storage)
+    token = reserved(service, **CHAT)
+    assert left(service) == 950
+    usage = {"input": 100, "cached": 25, "output": 20, "other": 0, "none": None}
+    another = Service(BY_USAGE, storage=storage, clock=service.clock)
+    for asked in (service, another):
+        status, answer = post(asked, "commit", {"reservation": token, "usage": usage})
+        assert (status, answer["charged"]) == (200, 203), answer  # 202.5, rounded up
+    assert post(service, "commit", {"reservation": token, "cost": 203})[0] == 200
+    status, problem = post(service, "commit", {"reservation": token, "usage": {"input": 300}})
+    assert (status, "settled before, at 203 units" in problem["detail"]) == (409, True)
+    assert left(another) == 797
+    assert (
+        post(service, "commit", {"reservation": reserved(service, **CHAT), "usage": {}})[0] == 200
+    )
+    assert (left(service), left(service, "requests")) == (797, 8)
+
+
+def test_grpc_commits_take_a_usage() -> None:
+    service = Service(BY_USAGE)
+    found = grpc(service, "Reserve", wire.request({"user": "42", "endpoint": "/chat"}))
+    token = wire.text(1, found[2][0])
+    used = [
+        wire.text(3, wire.text(1, field) + wire.number(2, units))
+        for field, units in (("output", 7), ("input", 30), ("output", 2))  # the last of a name
+    ]
+    for _ in range(2):
+        assert grpc(service, "Commit", token + b"".join(used))[2] == [40]
+    code, said, _ = service.grpc("Commit", token + used[0] + wire.number(2, 40))
+    assert (code, said) == (3, "a cost was given beside a usage; expected one of them")
+    code, said, _ = service.grpc(
+        "Commit", token + wire.text(3, wire.text(1, "input") + wire.text(2, ""))
+    )
+    assert (code, "another wire type" in said) == (3, True)
+    code, said, _ = service.grpc(
+        "Commit", token + wire.text(3, wire.text(1, "input") + wire.number(2, -1))
+    )
+    assert (code, "the usage of 'input' is -1; expected an integer from 0" in said) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"input": -1}, "the usage of 'input' is -1; expected an integer from 0 to 90071992547409"),
+        ({"input": 2**53}, "the usage of 'input' is 9007199254740992; expected an integer"),
+        ({"input": 2**63}, "the usage of 'input' is a number with a fraction or beyond 2^63;"),
+        ({"input": 1.5}, "the usage of 'input' is a number with a fraction or beyond 2^63;"),
+        ({"input": "7"}, "the usage of 'input' is a string; expected an integer"),
+        ({"words": 7}, "the usage has the field 'words'; expected input, cached, output"),
+        ([7], "'usage' is an array; expected an object of integers"),
+        ({f"field {i}": 0 for i in range(65)}, "more than 64 fields"),
+    ],
+)
+def test_a_malformed_usage_settles_nothing(usage: Any, expected: str) -> None:
+    service = Service(BY_USAGE)
+    token = reserved(service, **CHAT)
+    status, problem = post(service, "commit", {"reservation": token, "usage": usage})
+    assert status == 400
+    assert expected in problem["detail"]
+    both = {"reservation": token, "usage": {"input": 1}, "cost": 1}
+    assert "expected one of them" in post(service, "commit", both)[1]["detail"]
+    assert "'usage' is not known" in post(service, "extend", both)[1]["detail"]
+    assert left(service) == 950
+    assert post(service, "commit", {"reservation": token, "cost": 60})[0] == 200
+
+
+def test_a_usage_for_rules_that_do_not_weigh_it_is_an_error() -> None:
+    service = Service(RULES)
+    token = reserved(service, cost=100)
+    status, problem = post(service, "commit", {"reservation": token, "usage": {"input": 1}})
+    assert (status, "has no `usage`; expected a number" in problem["detail"]) == (400, True)
+    assert left(service) == 900
