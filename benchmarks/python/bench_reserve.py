@@ -3,7 +3,7 @@
     python benchmarks/python/bench_reserve.py [--quick] [--rounds N] [--json FILE]
 
 1,000 hot keys, one thread. A commit alone is timed on 1,000 reservations that were made before, by
-turns with 1,000 hits of the same keys: its multiple is the median of the rounds' own.
+turns with 1,000 hits of the same keys: its multiple is the median of the turns' own.
 """
 
 from __future__ import annotations
@@ -86,25 +86,23 @@ def _commits(_limiter: Any, reservations: Sequence[Any], units: Any) -> int:
     return time.perf_counter_ns() - start
 
 
-def _alone(
-    limiter: Any, keys: Sequence[Any], estimate: Any, actual: Any, turns: int
+def _turn(
+    limiter: Any, keys: Sequence[Any], estimate: Any, actual: Any, is_hit_first: bool
 ) -> tuple[float, float]:
-    """The nanoseconds of a hit and of a commit, each taken `turns` times by turns."""
-    hits = commits = 0
-    for turn in range(turns):
-        reservations = [limiter.reserve(key, estimate) for key in keys]
-        first = turn % 2 == 0  # neither always finds the caches as the other left them
-        hits += _hits(limiter, keys, estimate) if first else 0
-        commits += _commits(limiter, reservations, actual)
-        hits += 0 if first else _hits(limiter, keys, estimate)
-    calls = turns * len(keys)
-    return hits / calls, commits / calls
+    """The nanoseconds of a hit and of a commit. Neither always finds the caches as the other left
+    them."""
+    reservations = [limiter.reserve(key, estimate) for key in keys]
+    hits = _hits(limiter, keys, estimate) if is_hit_first else 0
+    commits = _commits(limiter, reservations, actual)
+    hits += 0 if is_hit_first else _hits(limiter, keys, estimate)
+    return hits / len(keys), commits / len(keys)
 
 
 def _measure_alone(
     name: str, make: Callable[[], Any], of_plan: bool, actual: int, rounds: int, quick: bool
 ) -> tuple[Row, float]:
-    """The row of a commit, and its multiple of a hit in the middle round."""
+    """The row of a commit, and its multiple of a hit: medians of short turns, of which a busy
+    machine interrupts few."""
     size = 4
     limiter = make()
     hot = harness.hot_keys()
@@ -112,15 +110,16 @@ def _measure_alone(
     estimate: Any = [10] * size if of_plan else 10
     units: Any = [actual] * size if of_plan else actual
     turns = 2 if quick else 10
-    _alone(limiter, keys, estimate, units, 1)
-    rows, ratios = [], []
+    _turn(limiter, keys, estimate, units, True)
+    commits, ratios = [], []
     collecting = gc.isenabled()
     gc.disable()
     try:
         for _ in range(rounds):
-            hit, commit = _alone(limiter, keys, estimate, units, turns)
-            rows.append(commit)
-            ratios.append(commit / hit)
+            for turn in range(turns):
+                hit, commit = _turn(limiter, keys, estimate, units, turn % 2 == 0)
+                commits.append(commit)
+                ratios.append(commit / hit)
             gc.collect()
     finally:
         if collecting:
@@ -129,9 +128,9 @@ def _measure_alone(
         name=name,
         peer="tidegate",
         group="",
-        ns=statistics.median(rows),
-        best_ns=min(rows),
-        worst_ns=max(rows),
+        ns=statistics.median(commits),
+        best_ns=min(commits),
+        worst_ns=max(commits),
         calls=turns * len(keys),
         rounds=rounds,
         allowed=None,
