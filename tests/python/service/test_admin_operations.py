@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 import pytest
+import tidegate as tg
 from admin_client import AdminService, Clock, add_api_rule
 from polling import eventually
 from tidegate.server.admin.app import create_admin
@@ -52,6 +53,25 @@ def test_a_reset_unlocks_a_key_and_is_in_the_audit_log(any_service: AdminService
     entry = any_service.audit()[-1]
     assert (entry["action"], entry["after"]) == ("counts.reset", [{"rule": "api", "key": "42"}])
     assert entry["before"] == {"attributes": ATTRIBUTES, "everything": False, "quotas": {}}
+
+
+def test_a_reset_says_that_the_storage_does_not_answer(service: AdminService) -> None:
+    add_api_rule(service)
+    limiter = tg.Limiter(
+        rules=service.rules,
+        storage="redis://127.0.0.1:1?timeout=0.05&on_error=fallback&clock=client",
+        clock=tg.ManualClock(10**18),
+    )
+    assert limiter.check(cost=5, **ATTRIBUTES).degraded
+    before = limiter.peek(**ATTRIBUTES).remaining
+    app = create_admin(service.url, rules=service.rules, limiter=limiter, now=service.clock)
+    service.app = app
+    answer = service.ask("POST", "/ratelimit/reset", {"attributes": ATTRIBUTES}, role="operator")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert "what it has counted stays" in answer.json()["detail"]
+    assert limiter.peek(**ATTRIBUTES).remaining > before
+    assert service.audit()[-1]["action"] == "counts.reset"
+    limiter.close()
 
 
 def test_a_reset_keeps_what_is_shared_with_others_unless_it_is_named(service: AdminService) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from fastapi import APIRouter
 
+from tidegate.limiter.errors import StorageError
 from tidegate.rules.callers import rules_of_caller
 from tidegate.rules.model import NAME, RESERVED
 from tidegate.server.admin.bodies import (
@@ -107,7 +108,8 @@ def reset(admin: TheAdmin, actor: AnActor, asked: ResetAsked) -> Any:
 
     Counts that the caller shares with others stay, such as a ceiling for all, unless `rules` names
     them. Top-ups and carried units of quotas stay, unless `everything` is true. The penalty of an
-    anomaly of the same caller ends as well.
+    anomaly of the same caller ends as well. While the storage does not answer, the answer is 503:
+    only what was counted without it is forgotten then.
     """
     _check_names(asked.attributes)
     attributes: dict[str, Any] = asked.attributes
@@ -134,6 +136,11 @@ def reset(admin: TheAdmin, actor: AnActor, asked: ResetAsked) -> Any:
         limiter.reset(rules=names, **attributes)
     if penalty is not None and admin.enforcement is not None:
         admin.enforcement.unlock(penalty.caller)
+    if limiter.peek(**attributes).degraded:
+        raise StorageError(
+            "the storage does not answer, so that what it has counted stays; only what was counted "
+            "without it was forgotten; expected the same request again once it answers"
+        )
     return {"reset": applied, "quotas": quotas}
 
 
