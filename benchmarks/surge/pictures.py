@@ -16,6 +16,7 @@ _COLOURS = {
     "none": "#c23b22",
     "tidegate": "#1f6f8b",
     "tidegate-redis": "#5aa9c4",
+    "tidegate-leased": "#7b5aa6",
     "tidegate-half": "#d98e04",
     "tidegate-load": "#3a7d44",
 }

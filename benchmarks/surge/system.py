@@ -44,6 +44,8 @@ class Scenario:
     title: str
     limiter: str
     storage: str = "none"
+    # What follows the address of Redis.
+    options: str = ""
     # How many workers of the matching service are left when all riders have joined.
     pool_later: int | None = None
 
@@ -54,8 +56,9 @@ SCENARIOS = {
         Scenario("none", "no limiter", "none"),
         Scenario("tidegate", "tidegate, shared memory", "rules", "shm"),
         Scenario("tidegate-redis", "tidegate, Redis", "rules", "redis"),
-        Scenario("tidegate-half", "tidegate, half of the pool lost", "rules", "shm", 2),
-        Scenario("tidegate-load", "the same with limits by load", "load", "shm", 2),
+        Scenario("tidegate-leased", "tidegate, leased Redis", "rules", "redis", "?mode=leased"),
+        Scenario("tidegate-half", "tidegate, half of the pool lost", "rules", "shm", pool_later=2),
+        Scenario("tidegate-load", "the same with limits by load", "load", "shm", pool_later=2),
         Scenario("slowapi", "slowapi, Redis", "slowapi", "redis"),
         Scenario("fastapi-limiter", "fastapi-limiter, Redis", "fastapi-limiter", "redis"),
         Scenario("flask-limiter", "Flask-Limiter, Redis", "flask-limiter", "redis"),
@@ -141,7 +144,7 @@ def running(scenario: Scenario, surge: Surge, report: Path) -> Iterator[System]:
         if scenario.storage == "redis":
             port = free_port()
             environment["SURGE_REDIS"] = f"redis://127.0.0.1:{port}/0"
-            environment["RIDES_STORAGE"] = environment["SURGE_REDIS"]
+            environment["RIDES_STORAGE"] = environment["SURGE_REDIS"] + scenario.options
             redis = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
             start("redis", [*redis, "--dir", str(folder)], stdout=subprocess.DEVNULL)
         matching = [sys.executable, str(EXAMPLE / "matching.py"), "--port"]

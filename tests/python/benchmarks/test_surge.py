@@ -227,7 +227,10 @@ def test_the_pictures_are_those_that_the_page_shows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["none", "tidegate", "tidegate-redis", "slowapi", "fastapi-limiter", "flask-limiter"],
+    [
+        *("none", "tidegate", "tidegate-redis", "tidegate-leased"),
+        *("slowapi", "fastapi-limiter", "flask-limiter"),
+    ],
 )
 def test_each_system_admits_and_refuses(name: str, tmp_path: Path) -> None:
     for module in ("psutil", "fastapi", "uvicorn", "slowapi", "fastapi_limiter", "flask_limiter"):
