@@ -141,7 +141,7 @@ class Service:
     settings, has_closed, reloads = types.SimpleNamespace(drain=0), True, 0
     {0}
 
-raise SystemExit(_until_signalled(Service()))
+raise SystemExit(_until_signalled(Service(), None))
 """
 
 
