@@ -223,6 +223,23 @@ TEST_F(RedisStoreTest, WithoutAHookScriptErrorsGoToStderrEverMoreRarely) {
   EXPECT_EQ(changes_, 0);
 }
 
+TEST(RedisStoreEndTest, AStoreWithLeasesWaitsAsItsUserSays) {
+  for (const bool leased : {false, true}) {
+    int waits = 0;
+    RedisOptions options;
+    options.port = FreePort();
+    options.lease = leased ? absl::Milliseconds(200) : absl::ZeroDuration();
+    options.while_ending = [&](absl::FunctionRef<void()> wait) {
+      ++waits;
+      wait();
+    };
+    auto store = RedisStore::Create(std::move(options));
+    ASSERT_TRUE(store.ok());
+    store->reset();
+    EXPECT_EQ(waits, leased ? 1 : 0);
+  }
+}
+
 TEST_F(RedisStoreTest, CanBeDestroyedWithCallsInFlight) {
   for (int round = 0; round < 20; ++round) {
     const auto told = std::make_shared<std::atomic<int>>(0);

@@ -7,9 +7,11 @@ import logging
 import os
 import pickle
 import random
+import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -259,6 +261,42 @@ def test_what_is_not_used_goes_back_when_the_limiter_is_closed(server: RedisServ
     del limiter
     alone = strict(server)
     eventually(lambda: alone.peek("k").remaining >= 1000 - spent - 2)
+
+
+def test_other_threads_run_while_a_limiter_that_is_dropped_waits(own_server: RedisServer) -> None:
+    """What is under way when the last user of a store goes is waited for without the GIL."""
+    ran: list[int] = []
+    usual = sys.getswitchinterval()
+    # A thread that is ready may get no processor for as long as one limiter waits.
+    for attempt in range(30):
+        limiter = node(own_server)
+        warm(limiter)
+        own_server.signal(signal.SIGSTOP)
+        before = limiter.stats().lease_questions
+        while limiter.stats().lease_questions == before:
+            limiter.hit("k")
+        turn = threading.Lock()
+        turn.acquire()
+
+        def run(turn: threading.Lock = turn, attempt: int = attempt) -> None:
+            turn.acquire()
+            ran.append(attempt)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            sys.setswitchinterval(1000)  # the other thread has to be given the GIL
+            turn.release()
+            del limiter
+            has_run = bool(ran)
+        finally:
+            sys.setswitchinterval(usual)
+            own_server.signal(signal.SIGCONT)
+        thread.join()
+        if has_run:
+            return
+        ran.clear()
+    pytest.fail("no other thread has run")
 
 
 def test_a_child_of_a_fork_spends_nothing_of_its_parents(server: RedisServer) -> None:

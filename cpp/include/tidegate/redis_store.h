@@ -25,6 +25,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -140,6 +141,10 @@ struct RedisOptions {
   // Called with a message at the first, second, fourth, eighth, ... script error (see
   // StoreStats), from any thread. If null, they are written to stderr.
   std::function<void(const std::string& message)> on_script_error;
+  // Calls what it is given, with which the destructor of a store with leases waits for answers, up
+  // to a tenth of a second: for a user whose thread may have a lock that others need, and lets go
+  // of it meanwhile. If null, that is called as it is.
+  std::function<void(absl::FunctionRef<void()> wait)> while_ending;
 };
 
 class RedisStore final : public Store, public std::enable_shared_from_this<RedisStore> {

@@ -126,6 +126,14 @@ bool WithGil(absl::FunctionRef<void()> call) {
   return true;
 }
 
+void LettingGoOfGil(absl::FunctionRef<void()> call) {
+  if (released == nullptr && !IsEnding() && HasGil()) {
+    internal::CallWithoutGil(call);
+  } else {
+    call();
+  }
+}
+
 bool UnlessEnding(absl::FunctionRef<void()> call) {
   if (!BeginToEnter()) return false;
   call();

@@ -32,6 +32,10 @@ bool IsEnding();
 template <typename Call>
 auto WithoutGil(Call call);
 
+// Calls `call`, which throws nothing and needs no GIL, on any thread: without the GIL, if the
+// caller has it and the interpreter is not ending. For destructors.
+void LettingGoOfGil(absl::FunctionRef<void()> call);
+
 // Calls `call` with the GIL, on any thread, also inside WithoutGil(). Returns false, and calls
 // nothing, if this is a thread of the core and the interpreter is ending. Throws PythonRaised for a
 // Python exception if the GIL is not held on return.

@@ -163,6 +163,7 @@ std::shared_ptr<RedisStore> Make(const py::kwargs& given) {
   if (given.contains("on_script_error")) {
     o.on_script_error = HookFrom<const std::string&>(given["on_script_error"], "on_script_error");
   }
+  o.while_ending = LettingGoOfGil;
   return ValueOrThrow(RedisStore::Create(std::move(o)));
 }
 

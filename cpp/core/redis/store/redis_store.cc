@@ -156,9 +156,16 @@ RedisStore::RedisStore(RedisOptions options)
 
 RedisStore::~RedisStore() {
   if (leases_ == nullptr) return;
-  // Shorter than when a limiter is closed: the caller may hold a lock of its own, such as the GIL.
-  GiveLeasesBackWithin(absl::Milliseconds(50));
-  desk_->Get().Close();
+  const auto wait = [this] {
+    // Shorter than when a limiter is closed, which is done on purpose.
+    GiveLeasesBackWithin(absl::Milliseconds(50));
+    desk_->Get().Close();
+  };
+  if (options_.while_ending) {
+    options_.while_ending(wait);
+  } else {
+    wait();
+  }
 }
 
 absl::Status RedisStore::Accepts(const Limit& limit) const { return fallback_->Accepts(limit); }
