@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import re
@@ -11,7 +12,6 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, StorageError
-from tidegate.rules.sql.rows import json_or_text
 
 try:
     import sqlalchemy as sa
@@ -54,7 +54,7 @@ def engine_of(database: DatabaseLike, timeout: float = 5.0, *, creates: bool = F
         elif url.get_driver_name() == "psycopg":
             arguments = {"connect_timeout": max(2, math.ceil(timeout))}
         engine = sa.create_engine(
-            url, poolclass=sa.NullPool, connect_args=arguments, json_deserializer=json_or_text
+            url, poolclass=sa.NullPool, connect_args=arguments, json_deserializer=_json_or_text
         )
     except sa.exc.ArgumentError as error:
         raise ConfigurationError(
@@ -105,6 +105,14 @@ def has_file(engine: sa.Engine) -> bool:
 def name_of(engine: sa.Engine) -> str:
     """Returns the URL of a database without the password."""
     return _without_secrets(engine.url.render_as_string(hide_password=True))
+
+
+def _json_or_text(text: str) -> Any:
+    """Reads a value of JSON; returns what is not JSON, as SQLite stores too, as it stands."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 class Database:

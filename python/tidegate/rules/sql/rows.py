@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     # Called for each problem with the name of the row, the column, and a message.
     Refuse = Callable[[str, str, str], None]
 
-__all__ = ["UNREAD", "json_or_text", "place_of", "rows_as_shown", "rows_of"]
+__all__ = ["UNREAD", "place_of", "rows_as_shown", "rows_of"]
 
 # Columns that rules do not use.
 UNREAD = ("created_at", "updated_at")
@@ -42,14 +42,6 @@ def rows_as_shown(
     What is not JSON is a text, and a time that cannot be read is None.
     """
     return list(_rows_of(connection, table, condition, most, None))
-
-
-def json_or_text(text: str) -> Any:
-    """Reads a value of JSON; returns what is not JSON, as SQLite stores too, as it stands."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _rows_of(
