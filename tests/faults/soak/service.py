@@ -24,7 +24,7 @@ rules: rules.yaml
 checks: {listen: "127.0.0.1:0", loops: 2, request_timeout: 3}
 admin: {listen: "127.0.0.1:0"}
 usage: {interval: 0.5}
-anomalies: {interval: 10}
+anomalies: {interval: 10, capacity: 10000}
 log: {format: json}
 drain: 5
 """
