@@ -47,7 +47,7 @@ void CheckText(std::string_view text, Algorithm algorithm) {
     Require(limits.ok() && limits->size() == 1 && limits->front() == *limit,
             "one limit is a list of one", text);
   } else {
-    Require(!limit.status().message().empty() && limit.status().message().size() < 700,
+    Require(!limit.status().message().empty() && limit.status().message().size() < 600,
             "a refusal says why, in short", text);
   }
   if (!limits.ok()) return;

@@ -29,9 +29,6 @@ HTTP1 = (
 ).encode() + BODY
 GET = f"GET {STATUS} HTTP/1.1\r\nHost: soak\r\n\r\n".encode()
 ENHANCE_YOUR_CALM = 11
-# What nghttp2 itself ends a connection with whose streams are reset too fast. It judges first on a
-# machine that is too busy for the service's own rates.
-INTERNAL_ERROR = 2
 
 _faults: dict[str, Fault] = {}
 
@@ -321,7 +318,7 @@ def _flood(
 
 def _calmed(flood: Flood) -> bool:
     """Returns whether the connection was ended for the flood, if the client could read why."""
-    return frames.goaway_code(flood.received) in (ENHANCE_YOUR_CALM, INTERNAL_ERROR, None)
+    return frames.goaway_code(flood.received) in (ENHANCE_YOUR_CALM, None)
 
 
 @fault("HTTP/2 rapid reset (CVE-2023-44487): streams opened and reset at once")
