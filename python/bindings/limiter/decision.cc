@@ -5,9 +5,8 @@
 #include <cstring>
 #include <limits>
 #include <new>
-#include <string>
-#include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "limiter/convert.h"
 #include "limiter/fast_call.h"
@@ -190,49 +189,94 @@ PyGetSetDef getters[] = {
 };
 
 // What other limiters call the attributes of a decision, and what to read here.
+constexpr char kAllowed[] = "allowed, or the decision itself, as in `if decision:`";
+constexpr char kNotAllowed[] =
+    "`not decision.allowed`, or the decision itself, as in `if not decision:`";
+constexpr char kResetAfter[] = "reset_after, the seconds until all of the limit is there again";
+constexpr char kRetryAfter[] = "retry_after, the seconds to wait";
+constexpr char kRemaining[] = "remaining";
+constexpr char kUsed[] = "limit and remaining, whose difference is what is used";
+constexpr char kItself[] = "the decision itself, which has allowed, remaining and retry_after";
+
 struct Elsewhere {
-  const char* names;  // with a space before and after each
+  const char* name;
   const char* advice;
 };
 
 constexpr Elsewhere kElsewhere[] = {
-    {" acquired conforming granted is_allowed ok passed permitted success ",
-     "allowed, or the decision itself, as in `if decision:`"},
-    {" blocked denied exceeded is_exceeded is_limited limited refused rejected should_limit ",
-     "`not decision.allowed`, or the decision itself, as in `if not decision:`"},
-    {" expires_at reset reset_at reset_in reset_time resets_at ",
-     "reset_after, the seconds until all of the limit is there again"},
-    {" retry_at retry_in wait wait_time ", "retry_after, the seconds to wait"},
-    {" available left remaining_tokens tokens ", "remaining"},
-    {" count current hits used ", "limit and remaining, whose difference is what is used"},
-    {" result state ", "the decision itself, which has allowed, remaining and retry_after"},
+    {"acquired", kAllowed},
+    {"conforming", kAllowed},
+    {"granted", kAllowed},
+    {"is_allowed", kAllowed},
+    {"ok", kAllowed},
+    {"passed", kAllowed},
+    {"permitted", kAllowed},
+    {"success", kAllowed},
+    {"blocked", kNotAllowed},
+    {"denied", kNotAllowed},
+    {"exceeded", kNotAllowed},
+    {"is_exceeded", kNotAllowed},
+    {"is_limited", kNotAllowed},
+    {"limited", kNotAllowed},
+    {"refused", kNotAllowed},
+    {"rejected", kNotAllowed},
+    {"should_limit", kNotAllowed},
+    {"expires_at", kResetAfter},
+    {"reset", kResetAfter},
+    {"reset_at", kResetAfter},
+    {"reset_in", kResetAfter},
+    {"reset_time", kResetAfter},
+    {"resets_at", kResetAfter},
+    {"retry_at", kRetryAfter},
+    {"retry_in", kRetryAfter},
+    {"wait", kRetryAfter},
+    {"wait_time", kRetryAfter},
+    {"available", kRemaining},
+    {"left", kRemaining},
+    {"remaining_tokens", kRemaining},
+    {"tokens", kRemaining},
+    {"count", kUsed},
+    {"current", kUsed},
+    {"hits", kUsed},
+    {"used", kUsed},
+    {"result", kItself},
+    {"state", kItself},
 };
 
-// Sets an AttributeError that says what to read, in place of the one that is set, if callers look
-// for `name`.
-void AdviseOn(PyObject* name) {
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  const char* const text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : nullptr;
-  const std::string spaced = " " + std::string(text == nullptr ? "" : text) + " ";
-  const bool is_name = text != nullptr && spaced.find(' ', 1) == spaced.size() - 1;
-  for (const Elsewhere& each : kElsewhere) {
-    if (!is_name || std::string_view(each.names).find(spaced) == std::string_view::npos) continue;
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(traceback);
-    PyErr_Format(PyExc_AttributeError, "a Decision has no %s; expected %s", text, each.advice);
-    return;
-  }
-  PyErr_Restore(type, value, traceback);
+// Unlike a lookup of our own, it makes no other attribute slower.
+PyObject* NameWhatToRead(PyObject*, void* closure) {
+  const auto& [name, advice] = *static_cast<const Elsewhere*>(closure);
+  PyErr_Format(PyExc_AttributeError, "a Decision has no %s; expected %s", name, advice);
+  return nullptr;
 }
 
-PyObject* GetAttribute(PyObject* self, PyObject* name) {
-  PyObject* const found = PyObject_GenericGetAttr(self, name);
-  if (found == nullptr && PyErr_ExceptionMatches(PyExc_AttributeError)) [[unlikely]] {
-    AdviseOn(name);
+PyGetSetDef* AllGetters() {
+  static std::vector<PyGetSetDef> all;
+  for (const PyGetSetDef& each : getters) {
+    if (each.name != nullptr) all.push_back(each);
   }
-  return found;
+  for (const Elsewhere& each : kElsewhere) {
+    all.push_back({each.name, NameWhatToRead, nullptr, "Absent: names what to read in its place.",
+                   const_cast<Elsewhere*>(&each)});
+  }
+  all.push_back({nullptr, nullptr, nullptr, nullptr, nullptr});
+  return all.data();
+}
+
+// The attributes that there are.
+PyObject* Dir(PyObject* self, PyObject*) {
+  auto* const base = reinterpret_cast<PyObject*>(&PyBaseObject_Type);
+  PyObject* const names = PyObject_CallMethod(base, "__dir__", "O", self);
+  if (names == nullptr) return nullptr;
+  for (const Elsewhere& each : kElsewhere) {
+    PyObject* const done = PyObject_CallMethod(names, "remove", "s", each.name);
+    if (done == nullptr) {
+      Py_DECREF(names);
+      return nullptr;
+    }
+    Py_DECREF(done);
+  }
+  return names;
 }
 
 int Bool(PyObject* self) { return Of(self).allowed; }
@@ -375,6 +419,7 @@ PyMethodDef methods[] = {
     {"_plan_key", PlanKey, METH_O,
      "_plan_key($self, start, /)\n--\n\n"
      "The bytes `start` and others, equal for decisions of the same limits of one owner."},
+    {"__dir__", Dir, METH_NOARGS, nullptr},
     {"__reduce__", Reduce, METH_NOARGS, "For pickle and copy."},
     {"_from_limit", FromLimit, METH_O, "The same decision, of the limits from this one on."},
     {"_among", Among, METH_O, "The same decision, with these decisions of a list as its outcomes."},
@@ -415,8 +460,7 @@ void RegisterDecision(pybind11::module_& module) {
   type.tp_doc =
       "The answer to a call; truthy if the call may pass.\n\n"
       "Immutable. Attributes are computed when they are read.";
-  type.tp_getattro = GetAttribute;
-  type.tp_getset = getters;
+  type.tp_getset = AllGetters();
   type.tp_methods = methods;
   AddType(module, "Decision", type);
   module.def("_decision", &Restored);

@@ -40,8 +40,10 @@ def test_every_member_is_there() -> None:
             continue
         real = {
             member
-            for member in vars(getattr(_core, name))
-            if not member.startswith("_pybind11") and member not in INHERITED
+            for member, value in vars(getattr(_core, name)).items()
+            if not member.startswith("_pybind11")
+            and member not in INHERITED
+            and not (inspect.getdoc(value) or "").startswith("Absent: ")
         }
         stubbed = set(names(node.body)) - INHERITED
         assert stubbed == real - {"__reduce__"}, name
