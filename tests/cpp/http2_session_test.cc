@@ -290,6 +290,21 @@ TEST_F(Http2SessionTest, ResetsAreCountedOverTime) {
   EXPECT_TRUE(session_->over());
 }
 
+TEST_F(Http2SessionTest, OnlyTheBoundOfTheServiceCountsResets) {
+  const FrontOptions options;
+  Use(options);
+  for (int i = 0; i < options.reset_burst + 90; ++i) {
+    if (i == options.reset_burst) setting_->around.now += seconds(1);
+    const int32_t id = Submit("/later", "x");
+    Exchange();
+    nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
+    Exchange();
+    setting_->service->pending.back()->Send({});  // so that few are under way
+    Exchange();
+    ASSERT_THAT(goaways_, IsEmpty()) << i;
+  }
+}
+
 TEST_F(Http2SessionTest, AClientThatResetsACallIsNotAnswered) {
   const int32_t id = Submit("/later", "x");
   Exchange();

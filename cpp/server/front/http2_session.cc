@@ -124,11 +124,21 @@ struct Http2Session::Callbacks {
     return all;
   }
 
+  // Newer releases, and older ones with mends, have a bound of their own: 33 resets a second.
+  template <typename Option>
+  static void LeaveResetsToTheGuard(Option* option) {
+    constexpr uint64_t kMany = 1'000'000'000;
+    if constexpr (requires { nghttp2_option_set_stream_reset_rate_limit(option, kMany, kMany); }) {
+      nghttp2_option_set_stream_reset_rate_limit(option, kMany, kMany);
+    }
+  }
+
   static const nghttp2_option* Options() {
     static const nghttp2_option* const options = [] {
       nghttp2_option* made = nullptr;
       if (nghttp2_option_new(&made) != 0) throw std::bad_alloc();
       nghttp2_option_set_no_closed_streams(made, 1);  // of use for priorities, which we ignore
+      LeaveResetsToTheGuard(made);
       return made;
     }();
     return options;

@@ -177,7 +177,7 @@ def channel() -> Iterator[Channel]:
 
 
 class Told:
-    """A service that is told who has a penalty."""
+    """A service that receives the penalties."""
 
     def __init__(self) -> None:
         self.tables: list[Any] = []
