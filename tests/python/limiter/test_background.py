@@ -62,11 +62,11 @@ def test_a_child_renews_what_lives() -> None:
     assert forking.process == os.getpid()
 
 
-ENDING = """
-import atexit, threading, time
+ENDING = r"""
+import atexit, os, threading
 from tidegate.limiter.background import end_at_exit
 
-atexit.register(lambda: print("driver", flush=True))
+atexit.register(lambda: os.write(1, b"driver\n"))
 
 class Worker:
     def __init__(self):
@@ -77,7 +77,7 @@ class Worker:
 
     def run(self):
         self._stop.wait()
-        print("ended", flush=True)
+        os.write(1, b"ended\n")
 
 workers = [Worker(), Worker()]
 """
