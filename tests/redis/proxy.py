@@ -64,11 +64,22 @@ class Proxy:
             while True:
                 client, _ = self.listener.accept()
                 self.sockets.append(client)
-                server = socket.create_connection(
-                    ("127.0.0.1", self.target), source_address=(self.source, 0)
-                )
-                self.sockets.append(server)
-                self._join(client, server)
+                server = self._connected()
+                if server is None:
+                    client.close()
+                else:
+                    self._join(client, server)
+
+    def _connected(self) -> socket.socket | None:
+        """Returns a connection to the server, or None while it takes none."""
+        try:
+            server = socket.create_connection(
+                ("127.0.0.1", self.target), source_address=(self.source, 0)
+            )
+        except OSError:
+            return None
+        self.sockets.append(server)
+        return server
 
     def _join(self, client: socket.socket, server: socket.socket) -> None:
         for source, sink, replies in ((client, server, False), (server, client, True)):
