@@ -13,7 +13,7 @@ HANDOVER_SECONDS ?= 30
 RESERVATIONS ?= 100000
 MUTANTS ?= 40
 SETS ?= 10000
-REQUESTS ?= 10
+REQUESTS ?= 1000
 SEED ?= 1
 SINCE ?= HEAD
 SECONDS ?= 2
@@ -234,7 +234,7 @@ fuzz: deps-fuzz $(VENV)/.build  ## run each libFuzzer target for FUZZ_SECONDS
 	  build/fuzz/tests/fuzz/found/forwarded_fuzz tests/fuzz/corpus/forwarded_fuzz
 
 oracle: $(VENV)/.tested  ## rules of SETS random documents, held to a second reading of docs/rules.md
-	$(python) tests/rules_oracle.py --sets $(SETS) --requests $(REQUESTS) --seed $(SEED)
+	$(python) tests/rules_oracle.py --sets $(SETS) --requests $(REQUESTS) --seed $(SEED) --jobs $(JOBS)
 
 # Cosmic Ray is installed apart from the tests, which get only coverage and pytest-cov in addition.
 mutants: deps-test $(VENV)/.test  ## change the package at MUTANTS random places of each room; tests must notice 90 %

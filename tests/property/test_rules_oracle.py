@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import Any
 
 import pytest
-from rules_oracle import Oracle, Request, differences
+from random_rules import Request
+from rules_oracle import Oracle, differences
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ class HeadForItself(Oracle):
 
 
 class WithoutOverrides(Oracle):
-    def limits_of(self, rule: Any, key: Any, request: Request, now: Fraction) -> Any:
+    def limits_of(self, rule: Any, key: Any, request: Request, now: int) -> Any:
         found, _ = super().limits_of(rule, (), request, now)
         return found, False
 
@@ -62,7 +62,7 @@ class NamesCountApart(Oracle):
 
 
 class WithoutLists(Oracle):
-    def listed(self, request: Request, now: Fraction) -> None:
+    def listed(self, request: Request, now: int) -> None:
         return None
 
 
