@@ -67,19 +67,18 @@ def test_over_any_interval_no_more_is_used_than_burst_rate_and_one_call(
             continue
         assert limiter.charge("k", more).charged == more
         used.append((clock.now_ns(), min(estimate, count) + more, more))
-    # The windows of these algorithms may begin anywhere: their bound has one burst more.
-    bursts = 1 if algorithm in ("token-bucket", "leaky-bucket", "sliding-log") else 2
     for first in range(len(used)):
         total = 0
         for last in range(first, len(used)):
             total += used[last][1]
-            seconds_between = Fraction(used[last][0] - used[first][0], 10**9)
-            rate = Fraction(count, period)
-            if algorithm == "sliding-log":
-                rate = Fraction(count * (seconds_between // period + 1), 1)
-                bound = rate + used[last][2]
+            at = used[first][0], used[last][0]
+            if algorithm == "fixed-window":
+                granted = Fraction(count * (at[1] // limit.period_ns - at[0] // limit.period_ns))
+            elif algorithm == "sliding-log":
+                granted = Fraction(count * ((at[1] - at[0]) // limit.period_ns))
             else:
-                bound = bursts * count + rate * seconds_between + used[last][2]
+                granted = Fraction(count * (at[1] - at[0]), limit.period_ns)
+            bound = count + granted + used[last][2]
             assert total <= bound, (used[first : last + 1], bound)
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from typing import Union
 
     from tidegate._core import Decision
-    from tidegate.limiter.reservation import OnExit, Reservation
-    from tidegate.limiter.reservation_expiry import OnExpiry
+    from tidegate.limiter.reservation import Reservation
+    from tidegate.limiter.reservation_expiry import OnExit, OnExpiry
 
     Key = Union[str, bytes]
 

@@ -12,26 +12,22 @@ from tidegate.limiter.errors import (
     RateLimitExceeded,
     ReservationError,
 )
-from tidegate.limiter.reservation_expiry import KEPT_NS, Expiring, gives_back
+from tidegate.limiter.reservation_expiry import KEPT_NS, Expiring, gives_back, life_ns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator, Mapping, Sequence
     from typing import Any, Callable, Union
 
-    from typing_extensions import Literal
-
     from tidegate._core import Decision
-    from tidegate.limiter.reservation_expiry import OnExpiry
+    from tidegate.limiter.reservation_expiry import OnExit, OnExpiry
 
     Key = Union[str, bytes]
     Units = Union[int, Sequence[int]]
-    OnExit = Literal["release", "keep"]
 
 
-__all__ = ["OnExit", "Reservation", "Reserves", "Reserving", "life_ns"]
+__all__ = ["Reservation", "Reserves", "Reserving"]
 
-_LONGEST_TTL = 366 * 86_400.0
 # Tries of a call whose reservation another process raises meanwhile.
 _MOST_TRIES = 8
 _NOT_KNOWN = (
@@ -76,6 +72,8 @@ class Reservation(_core.LiveReservation):
     _is_local = False
     _units: Any = None
     _local_until: list[int]
+    # A list with the units that it is settled at, where it has no record.
+    _claim: list[Any]
     # Charged by a hit of this process, which alone settles it.
     _is_of_hit = False
 
@@ -182,8 +180,8 @@ class Reservation(_core.LiveReservation):
 
     def _settle_now(self, actual: Any) -> Decision:
         self._expect_open()
-        if self._is_local:
-            return self._settle_locally(actual)
+        if self._has_no_record():
+            return self._settle_once(actual)
         for _ in range(_MOST_TRIES):
             call = self._call()
             decision: Decision = self._owner._reserved(_core.SETTLE, self._whose, actual, call)
@@ -197,7 +195,9 @@ class Reservation(_core.LiveReservation):
         if self._is_local:
             import asyncio
 
-            return await asyncio.to_thread(self._settle_locally, actual)
+            return await asyncio.to_thread(self._settle_once, actual)
+        if self._has_no_record():
+            return self._settle_once(actual)
         for _ in range(_MOST_TRIES):
             call = self._call()
             decision: Decision = await self._await(_core.SETTLE, actual, call)
@@ -205,21 +205,39 @@ class Reservation(_core.LiveReservation):
                 break
         return decision
 
-    def _settle_locally(self, actual: Any) -> Decision:
-        """Settles what the fallback of the storage has charged, once."""
-        if self._is_settled:
-            if actual != self._wanted:
+    def _has_no_record(self) -> bool:
+        """Whether nothing but this object knows that it is settled."""
+        return self._is_local or (self._is_of_hit and not self._owner._may_wait)
+
+    def _settle_once(self, actual: Any) -> Decision:
+        """Settles what has no record."""
+        mine = [actual]
+        claim = self.__dict__.setdefault("_claim", mine)  # of several threads one has it
+        if claim is not mine:
+            if claim != mine:
                 raise ReservationError(
-                    f"the reservation was settled before, at {self._wanted!r} units; expected "
-                    "that, or no second commit",
+                    f"the reservation was settled before, at {claim[0]!r} units; expected that, or "
+                    "no second commit",
                     settled=True,
                 )
-        else:
-            self._is_settled = True
-            self._wanted = actual
+            return self.decision
+        try:
+            decision = self._correct_once(actual)
+        except BaseException:  # such as that the limiter is closed: it was not settled
+            del self._claim
+            raise
+        self._is_settled = True
+        return decision
+
+    def _correct_once(self, actual: Any) -> Decision:
+        if self._is_local:  # the fallback of the storage has charged it
             until = self._local_until
             self._owner._correct(self._whose, self._units, actual, self.decision, until)
-        return self.decision
+            return self.decision
+        call = self._call()
+        decision: Decision = self._owner._reserved(_core.SETTLE, self._whose, actual, call)
+        self._has_settled(call, decision, actual)
+        return decision
 
     def _extend(self, more: Units) -> Decision:
         self._owner._give_back_due()
@@ -556,22 +574,6 @@ class Reserves:
                     reserved._on_exit = on_exit
                 return reserved
         return self._opened(whose, ttl, on_exit, on_expiry)._started(units)
-
-
-def life_ns(ttl: float, on_exit: OnExit) -> int:
-    """Returns the life of a reservation in nanoseconds. Raises ConfigurationError for invalid
-    arguments."""
-    if on_exit not in ("release", "keep"):
-        raise ConfigurationError(f"on_exit is {on_exit!r}; expected 'release' or 'keep'")
-    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
-        raise ArgumentTypeError(
-            f"the ttl is {ttl!r} of type {type(ttl).__name__}; expected seconds as int or float"
-        )
-    if not 0.001 <= ttl <= _LONGEST_TTL:
-        raise ConfigurationError(
-            f"the ttl is {ttl!r}; expected 0.001 to {_LONGEST_TTL:.0f} seconds"
-        )
-    return round(ttl * 1e9)
 
 
 def _checked(actual: Units | None) -> Units:

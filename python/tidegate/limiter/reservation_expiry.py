@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from tidegate.limiter.errors import ConfigurationError, ReservationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, ReservationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,12 +16,30 @@ if TYPE_CHECKING:
 
         def _expire(self) -> None: ...
 
+    OnExit = Literal["release", "keep"]
     OnExpiry = Literal["keep", "release"]
 
-__all__ = ["KEPT_NS", "Expiring", "gives_back"]
+__all__ = ["KEPT_NS", "Expiring", "OnExit", "OnExpiry", "gives_back", "life_ns"]
 
+_LONGEST_TTL = 366 * 86_400.0
 KEPT_NS = 86_400 * 10**9
 """How much longer than its life the record of a reservation is kept that is given back after it."""
+
+
+def life_ns(ttl: float, on_exit: OnExit) -> int:
+    """Returns the life of a reservation in nanoseconds. Raises ConfigurationError for invalid
+    arguments."""
+    if on_exit not in ("release", "keep"):
+        raise ConfigurationError(f"on_exit is {on_exit!r}; expected 'release' or 'keep'")
+    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
+        raise ArgumentTypeError(
+            f"the ttl is {ttl!r} of type {type(ttl).__name__}; expected seconds as int or float"
+        )
+    if not 0.001 <= ttl <= _LONGEST_TTL:
+        raise ConfigurationError(
+            f"the ttl is {ttl!r}; expected 0.001 to {_LONGEST_TTL:.0f} seconds"
+        )
+    return round(ttl * 1e9)
 
 
 def gives_back(on_expiry: OnExpiry) -> bool:

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from tidegate._core import Decision, Limit
     from tidegate.limiter.debt import WriteOffs
-    from tidegate.limiter.reservation import OnExit
-    from tidegate.limiter.reservation_expiry import OnExpiry
+    from tidegate.limiter.reservation_expiry import OnExit, OnExpiry
     from tidegate.limiter.waiting.queue import WaitingRoom
 
     Key = Union[str, bytes]

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tidegate._core import Decision
     from tidegate.limiter.clock import ClockLike
     from tidegate.limiter.quotas.status import QuotaStatus
-    from tidegate.limiter.reservation import OnExit, Reservation
-    from tidegate.limiter.reservation_expiry import OnExpiry
+    from tidegate.limiter.reservation import Reservation
+    from tidegate.limiter.reservation_expiry import OnExit, OnExpiry
     from tidegate.limiter.storage.options import StorageLike, StorageOptions
     from tidegate.limiter.usage_cost import UsageCost
     from tidegate.rules.rule_set import RuleSet
@@ -307,27 +307,27 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
 
     def release(  # type: ignore[override]  # also takes a decision
         self, decision: Decision | str, *, cost: int = 1, **attributes: Attribute
-    ) -> None:
+    ) -> Decision | None:
         """Gives back the places of concurrency limits that check() with the same arguments took.
 
-        Or, with a token alone, what the reservation of that token has charged.
+        Or, with a token alone, what the reservation of that token has charged: then it returns the
+        decision of the limits afterwards, as commit() does.
 
         `decision` is that of the check; the request is over, and what it was charged by other
         limits stays. Without a release a place is free when its lease ends, which is the limit's
         period. Possible too after close(). Middleware calls it at the end of each response.
         """
         if isinstance(decision, str):
-            super().release(decision)
-            return
+            return super().release(decision)
         self._release({"cost": cost, **self._with_tier(attributes)}, decision)
+        return None
 
     async def release_async(  # type: ignore[override]
         self, decision: Decision | str, *, cost: int = 1, **attributes: Attribute
-    ) -> None:
+    ) -> Decision | None:
         """Like release(), without blocking the event loop."""
         if isinstance(decision, str):
-            await super().release_async(decision)
-            return None
+            return await super().release_async(decision)
         if not self._storage.blocks:
             return self.release(decision, cost=cost, **attributes)
         await self._await(_core.RELEASE, cost, self._with_tier(attributes), decision)

@@ -103,6 +103,8 @@ class RuleCharge:
         if self._hooks.cost_after is None or self.is_undone or self._is_settled:
             return None
         cost = await self._hooks.actual_cost(request, response, execution, takes_usage=True)
+        if self._is_settled:  # meanwhile
+            return None
         self._is_settled = True
         if cost is None:
             return None

@@ -141,6 +141,9 @@ def test_rules_have_no_records_until_the_token_is_read(by_rules: tg.RuleLimiter)
     with pytest.raises(tg.ReservationError, match="settled before"):
         by_rules.commit(token, 0)
     assert standing(by_rules) == (2, 910, 60)
+    given_back = by_rules.release(by_rules.reserve(cost=100, user="42").token)
+    assert given_back is not None
+    assert (given_back.charged, given_back.remaining) == (0, 2)
 
 
 def test_rules_forget_a_request_that_is_released(by_rules: tg.RuleLimiter) -> None:
