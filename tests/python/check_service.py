@@ -20,7 +20,8 @@ from tidegate.server import _native
 JSON = [("content-type", "application/json")]
 GRPC = "/tidegate.v1.RateLimiter/"
 
-OK, INVALID_ARGUMENT, PERMISSION_DENIED, UNIMPLEMENTED, UNAUTHENTICATED = 0, 3, 7, 12, 16
+OK, INVALID_ARGUMENT, PERMISSION_DENIED, UNIMPLEMENTED, UNAVAILABLE = 0, 3, 7, 12, 14
+UNAUTHENTICATED = 16
 
 API = {
     "tiers": ["free", "premium"],

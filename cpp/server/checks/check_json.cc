@@ -47,6 +47,27 @@ std::string_view KindOf(const dom::element& value) {
   }
 }
 
+// Reads a whole number, also one that is written as 5.0 or 1e3. Returns what else it is, or
+// nothing.
+std::string_view NotWhole(const dom::element& value, int64_t* number) {
+  switch (value.type()) {
+    case dom::element_type::INT64:
+      return value.get(*number) == simdjson::SUCCESS ? "" : "a number";
+    case dom::element_type::UINT64:
+      return "2^63 or more";
+    case dom::element_type::DOUBLE: {
+      double real = 0;
+      if (value.get(real) != simdjson::SUCCESS) return "a number";
+      if (real >= 0x1p63) return "2^63 or more";
+      if (real < -0x1p63) return "less than -2^63";
+      *number = static_cast<int64_t>(real);
+      return static_cast<double>(*number) == real ? "" : "a number with a fraction";
+    }
+    default:
+      return KindOf(value);
+  }
+}
+
 Problem WrongKind(std::string_view member, const dom::element& value, std::string_view expected) {
   return Problem::BadRequest(absl::StrCat("the member ", ShownText(member), " is ",
                                           Absl(KindOf(value)), "; expected ", Absl(expected)));
@@ -134,10 +155,9 @@ class Reader {
     asked_.usage.emplace();
     for (const dom::key_value_pair field : fields) {
       int64_t used = 0;
-      if (!field.value.is_null() && field.value.get(used) != simdjson::SUCCESS) {
-        return UsageProblem(field.key, field.value.is_number()
-                                           ? "a number with a fraction or beyond 2^63"
-                                           : KindOf(field.value));
+      if (!field.value.is_null()) {
+        const std::string_view given = NotWhole(field.value, &used);
+        if (!given.empty()) return UsageProblem(field.key, given);
       }
       if (auto problem = asked_.Use(field.key, used)) return problem;
     }
@@ -192,21 +212,14 @@ class Reader {
     if (std::exchange(has_cost_, true)) return Repeated("cost");
     if (value.is_null()) return std::nullopt;
     int64_t cost = 0;
-    if (value.is<int64_t>() && value.get(cost) == simdjson::SUCCESS) {
-      if (cost < least_cost_ || cost > kMostCost) {
-        return CostProblem(std::to_string(cost), least_cost_);
-      }
-      asked_.cost = cost;
-      asked_.cost_is_given = true;
-      return std::nullopt;
+    const std::string_view given = NotWhole(value, &cost);
+    if (!given.empty()) return CostProblem(given, least_cost_);
+    if (cost < least_cost_ || cost > kMostCost) {
+      return CostProblem(std::to_string(cost), least_cost_);
     }
-    if (value.type() == dom::element_type::UINT64) {
-      return CostProblem("2^63 or more", least_cost_);
-    }
-    if (value.type() == dom::element_type::DOUBLE) {
-      return CostProblem("a number with a fraction", least_cost_);
-    }
-    return CostProblem(KindOf(value), least_cost_);
+    asked_.cost = cost;
+    asked_.cost_is_given = true;
+    return std::nullopt;
   }
 
   std::optional<Problem> ReadOutcomes(const dom::element& value) {

@@ -23,21 +23,37 @@ namespace {
 // A refund or a reset, whose answer is empty.
 class Change final : public Gathering {
  public:
-  explicit Change(std::shared_ptr<const CheckConfig> config) : config_(std::move(config)) {
-    Expect(1);
-  }
+  explicit Change(std::shared_ptr<const CheckConfig> config) : config_(std::move(config)) {}
 
   void Refund(const Asked& asked, const Decision* hit) {
+    Expect(1);
     Begun(config_->rules->limiter().Submit(Op::kRefund, config_->rules->RequestOf(asked.attributes),
                                            asked.cost, hit, nullptr, done()));
   }
+  // The answer to a reset has no words for an outage, that to the look behind it has.
   void Reset(const Asked& asked, const RuleLimiter::Ids* only) {
-    Begun(config_->rules->limiter().SubmitReset(config_->rules->RequestOf(asked.attributes), only,
-                                                done()));
+    Expect(2);
+    const RuleLimiter& limiter = config_->rules->limiter();
+    const tidegate::Request request = config_->rules->RequestOf(asked.attributes);
+    Begun(limiter.SubmitReset(request, only, done()));
+    const auto look = [this](const Decision& decision) {
+      is_degraded_ = decision.degraded;
+      Done();
+    };
+    if (const auto early = limiter.Submit(Op::kPeek, request, 1, nullptr, nullptr, look)) {
+      look(*early);
+    }
   }
 
  protected:
-  void MakeAnswer(Answer*) override {}
+  void MakeAnswer(Answer* answer) override {
+    if (!is_degraded_) return;
+    AnswerProblem(
+        {503, GrpcStatus::kUnavailable,
+         "the storage does not answer, so that what it has counted stays; only what was "
+         "counted without it was forgotten; expected the same call again once it answers"},
+        /*is_grpc=*/true, answer);
+  }
 
  private:
   Store::Done done() {
@@ -49,6 +65,7 @@ class Change final : public Gathering {
   }
 
   const std::shared_ptr<const CheckConfig> config_;  // keeps the limiter alive
+  bool is_degraded_ = false;
 };
 
 class StatusCall final : public Gathering {

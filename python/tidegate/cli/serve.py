@@ -22,6 +22,8 @@ __all__ = ["register"]
 log = logging.getLogger("tidegate")
 
 _DEFAULT_FILE = "tidegate.yaml"
+# Seconds for the last counts on their way to a process that has taken over.
+_PATIENCE = 5.0
 _SUCCEEDED = 0  # stands among the numbers of signals, of which none is 0
 
 
@@ -125,6 +127,7 @@ def _until_signalled(service: Any, predecessor: Any) -> int:
     log.info("%s: calls in flight have %g s", why, service.settings.drain)
     if is_succeeded:
         is_drained = service.stop(is_succeeded=True)
+        succession.finish()
     else:
         _notify("STOPPING=1")
         succession.give_up()
@@ -182,6 +185,10 @@ class _Succession:
             self._successor = None
             self._service.stay()
         successor.close()
+
+    def finish(self) -> None:
+        """Waits until the process that has taken over has the last counts of this one."""
+        self._successor.finish(_PATIENCE)
 
     def give_up(self) -> None:
         """Ends a process that is not ready yet."""

@@ -20,6 +20,7 @@ from processes import running
 from serving import SETTINGS, Served
 from tidegate import ConfigurationError
 from tidegate.cli.serve import _Succession
+from tidegate.cli.successor import Outbox
 from tidegate.server.inherited import InheritedSockets, inherited_sockets
 from tidegate.server.service import Service
 from tidegate.server.settings import Address, Settings
@@ -219,6 +220,43 @@ def test_a_second_signal_while_a_process_starts_is_logged(
     assert ended.wait(300)
     assert service.asked == ["sockets"]
     assert "which is to take over, has not answered checks yet" in caplog.text
+
+
+def test_nobody_waits_for_a_process_that_does_not_read() -> None:
+    ours, its = socket.socketpair()
+    with ours, its:
+        outbox = Outbox(ours, most=2**20)
+        first, second = b"a" * 2**23, b"b\n"  # more than the socket takes
+        outbox.put(first)  # the first message may have any length
+        with pytest.raises(BlockingIOError, match="does not read"):
+            outbox.put(second)
+        with pytest.raises(BlockingIOError, match="does not read"):
+            outbox.put(b"")  # nothing follows a message that is left out
+        assert not outbox.close(0)
+
+
+def test_what_waits_for_a_process_arrives_in_order_before_the_end() -> None:
+    ours, its = socket.socketpair()
+    with its, its.makefile("rb") as lines:
+        outbox = Outbox(ours)
+        sent = [b"%d" % i * 2**16 + b"\n" for i in range(9)]
+        for line in sent:
+            outbox.put(line)
+        assert [lines.readline() for _ in sent] == sent
+        assert outbox.close(300)
+        ours.close()
+        assert lines.readline() == b""
+
+
+def test_a_process_that_is_gone_is_an_error() -> None:
+    ours, its = socket.socketpair()
+    its.close()
+    with ours:
+        outbox = Outbox(ours)
+        outbox.put(b"lost\n")
+        assert not outbox.close(300)
+        with pytest.raises(BrokenPipeError):
+            outbox.put(b"more\n")
 
 
 def passed(*sockets: socket.socket, **environment: str) -> dict[str, str]:

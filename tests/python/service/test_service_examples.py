@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from envoy_tools import installed
 from tidegate.rules import RuleSet
@@ -95,6 +97,25 @@ def test_kubernetes_can_see_that_the_user_of_the_image_is_not_root() -> None:
     user = container["securityContext"]["runAsUser"]
     dockerfile = (EXAMPLES / "Dockerfile").read_text().splitlines()
     assert f"USER {user}" in dockerfile
+
+
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not installed")
+    paths = []
+    for name in ("tidegate.service", "tidegate.socket"):
+        unit = (EXAMPLES / name).read_text()
+        paths.append(tmp_path / name)
+        paths[-1].write_text(unit.replace("/opt/tidegate/bin/tidegate", sys.executable))
+    ended = subprocess.run(["systemd-analyze", "verify", *paths], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_the_sockets_of_systemd_are_at_the_addresses_of_the_settings() -> None:
+    lines = (EXAMPLES / "tidegate.socket").read_text().splitlines()
+    listens = [each.split("=")[1] for each in lines if each.startswith("ListenStream=")]
+    settings = read_settings(EXAMPLES / "tidegate.yaml", {})
+    assert listens == [str(settings.checks.listen), str(settings.admin.listen)]
 
 
 def test_the_variables_of_the_compose_file_are_settings() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import check_wire as wire
 import pytest
-from check_service import INVALID_ARGUMENT, OK, UNIMPLEMENTED, Service
+from check_service import INVALID_ARGUMENT, OK, UNAVAILABLE, UNIMPLEMENTED, Service
 
 ASK: Any = {"user": "42", "endpoint": "/api/x"}
 
@@ -141,6 +141,15 @@ def test_a_reset_forgets_what_was_charged() -> None:
     service.ask(attributes=ASK, cost=2)
     assert service.grpc("Reset", wire.request(ASK)) == (OK, "", b"")
     assert service.ask("Peek", attributes=ASK).remaining == 2
+
+
+def test_a_reset_says_that_the_storage_does_not_answer() -> None:
+    service = Service(storage="redis://127.0.0.1:1?timeout=0.05&on_error=fallback", clock=None)
+    assert service.ask(attributes=ASK, cost=2).degraded
+    code, said, _ = service.grpc("Reset", wire.request(ASK))
+    assert code == UNAVAILABLE
+    assert said.startswith("the storage does not answer, so that what it has counted stays;")
+    assert service.ask("Peek", attributes=ASK).remaining > 0
 
 
 SHARED = {

@@ -52,6 +52,12 @@ def test_a_refusal_has_the_status_429_if_configured() -> None:
     assert [service.check(ask)[0] for _ in range(2)] == [200, 429]
 
 
+@pytest.mark.parametrize("cost", [b"2", b"2.0", b"0.2e1", b"20e-1"])
+def test_a_cost_is_a_whole_number_however_it_is_written(cost: bytes) -> None:
+    body = b'{"userId": "42", "endpoint": "/api/x", "tier": "premium", "cost": %b}' % cost
+    assert Service().check(body)[2]["remaining"] == 3
+
+
 def test_a_cost_above_the_limit_has_no_wait() -> None:
     _, headers, answer = Service().check({"userId": "42", "endpoint": "/api/x", "cost": 3})
     assert (answer["allowed"], answer["retryAfter"]) == (False, None)
@@ -130,8 +136,12 @@ BAD_BODIES: list[tuple[bytes, str]] = [
     (b'{"cost": 9007199254740992}', "the cost is 9007199254740992; expected"),
     (b'{"cost": 18446744073709551615}', "the cost is 2^63 or more; expected"),
     (b'{"cost": 99999999999999999999}', "a number that is malformed or out of range"),
-    (b'{"cost": 1.0}', "the cost is a number with a fraction; expected an integer"),
-    (b'{"cost": 1e3}', "the cost is a number with a fraction; expected an integer"),
+    (b'{"cost": 1.5}', "the cost is a number with a fraction; expected an integer"),
+    (b'{"cost": -1e-3}', "the cost is a number with a fraction; expected an integer"),
+    (b'{"cost": 0e9}', "the cost is 0; expected an integer"),
+    (b'{"cost": 1e16}', "the cost is 10000000000000000; expected an integer"),
+    (b'{"cost": 1e300}', "the cost is 2^63 or more; expected an integer"),
+    (b'{"cost": -1e300}', "the cost is less than -2^63; expected an integer"),
     (b'{"cost": "1"}', "the cost is a string; expected an integer"),
     (b'{"attributes": "a"}', "the member 'attributes' is a string; expected an object"),
     (b'{"attributes": {"a": 1}}', "the member 'a' is a number; expected a string"),
