@@ -73,7 +73,7 @@ class RateLimitMiddleware:
     or returns no key, the failure is logged and `on_no_key` decides: ``"address"`` charges the
     client's address, and clients without one (on a Unix socket) share one limit; ``"open"``
     lets the request through uncharged; ``"closed"`` refuses it. A key of another type, such as a
-    tuple, raises.
+    tuple, raises, and so does a function that takes the scope for a request (``request.headers``).
 
     `rules`, a RuleSet or a RuleSource, replace `limit` and `key`. They count by `attributes`, a
     mapping from each attribute to the function of the scope that returns it; endpoint (the path),

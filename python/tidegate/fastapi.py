@@ -16,7 +16,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import re
 import weakref
 from collections.abc import AsyncIterator, Awaitable
 from types import CoroutineType, SimpleNamespace
@@ -33,6 +35,7 @@ except ImportError as error:
 from tidegate._core import Decision
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.web.answers import to_the_end
+from tidegate.web.callables import check_function, check_result
 from tidegate.web.configuration import following_limiter
 from tidegate.web.decisions import DECISIONS, GRANTED, binding
 from tidegate.web.execution import AWAITING
@@ -49,7 +52,7 @@ from tidegate.web.frameworks.fastapi_injection import watch_signatures
 from tidegate.web.frameworks.fastapi_openapi import EXEMPT, describe_refusals
 from tidegate.web.frameworks.fastapi_responses import add_headers_to_responses, route_of
 from tidegate.web.frameworks.order_check import check_limit
-from tidegate.web.frameworks.starlette_exceptions import remember
+from tidegate.web.frameworks.starlette_exceptions import remember, with_fields
 from tidegate.web.frameworks.starlette_routes import route_path
 from tidegate.web.options import DependencyOptions, OptionReader
 from tidegate.web.refusal import USUAL
@@ -108,6 +111,8 @@ class RateLimit:
         given, storage_options = _OPTIONS.read(options)
         check_limit(limit, "RateLimit")
         check_scope(given.scope)
+        if given.key is not None and "on_no_key" not in options:
+            given.key = _with_dependencies(given.key)
         # The key of the dependency that was called last for the request, whose function adds the
         # fields.
         self._route: Callable[[], Any] = lambda: None
@@ -221,7 +226,9 @@ class RateLimit:
             expected="what a route returns, or an exception",
         )
         if isinstance(error, BaseException):
-            return error
+            if request.scope["type"] == "websocket":
+                return error
+            return with_fields(request.scope, error, outcome)
         if error is not USUAL:
             return answering_error(request, error, outcome)
         return refusal_error(request, outcome)
@@ -283,6 +290,28 @@ class DefaultRateLimit(RateLimit):
             return self._in_scope(f"{self._name}:{name_of(route, scope)}")
 
         return self._of_routes.get(route, scope.get("method", "GET"), make)
+
+
+def _with_dependencies(key: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns a key function that says which dependency is missing, if it is called before that."""
+    check_function("key", key, ("the request",))
+    check_result("key", key)
+
+    @functools.wraps(key)
+    def read(request: Any) -> Any:
+        try:
+            return key(request)
+        except AttributeError as exc:
+            unset = re.search(r"'State' object has no attribute '(\w+)'", str(exc))
+            if unset is None:
+                raise
+            raise ConfigurationError(
+                f"key reads request.state.{unset[1]}, which no dependency has set before; "
+                "expected that dependency first in `dependencies=[...]`, or @rate_limit, which "
+                "decides after all of them, or on_no_key= for requests that have none"
+            ) from exc
+
+    return read
 
 
 async def _end(request: HTTPConnection, outcome: RequestDecision, answer: Any) -> None:

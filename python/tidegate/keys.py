@@ -260,8 +260,10 @@ def user() -> KeyFunction:
     """Reads the user that the framework has authenticated; None for anonymous users.
 
     The user is `user` of the request or the scope (Django, Starlette's AuthenticationMiddleware,
-    Litestar), Flask-Login's `current_user`, or REMOTE_USER of a WSGI server. The middleware that
-    authenticates must run before.
+    Litestar), Flask-Login's `current_user`, REMOTE_USER of a WSGI server, or what the service has
+    put into `request.state.user` (FastAPI, Starlette): a text, an int, a UUID, or an object or
+    mapping with pk, id, sub, identity, username or display_name. What authenticates must run
+    before.
     """
 
     def key(request: Any) -> Any:
@@ -281,8 +283,12 @@ def user() -> KeyFunction:
             found = login.current_user
         if found is None:
             found = source.get("REMOTE_USER")
+        if found is None:
+            state = source.get("state")
+            found = state.get("user") if isinstance(state, Mapping) else None
         return _user_key(found)
 
+    key.finds_user = True  # type: ignore[attr-defined]
     return key
 
 
@@ -494,13 +500,13 @@ def _credential_key(kind: str, value: str, verdict: Any) -> str | None:
 def _user_key(found: Any) -> str | None:
     if found is None or found == "":
         return None
-    if isinstance(found, (str, int)) and not isinstance(found, bool):
+    if isinstance(found, (str, int, UUID)) and not isinstance(found, bool):
         return f"user:{found}"
     if not getattr(found, "is_authenticated", True):
         return None
-    for name in ("pk", "id", "identity", "username", "display_name"):
+    for name in ("pk", "id", "sub", "identity", "username", "display_name"):
         try:
-            identity = getattr(found, name, None)
+            identity = found.get(name) if isinstance(found, Mapping) else getattr(found, name, None)
         except NotImplementedError:  # Starlette's BaseUser need not implement it
             continue
         if identity is not None and identity != "":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+import re
 import types
 import typing
 from typing import Any
@@ -17,12 +18,15 @@ __all__ = [
     "check_synchronous",
     "imported",
     "is_async",
+    "refuse_misuse",
     "wrong_result",
 ]
 
 _EXPECTED = "expected a str, bytes, int, UUID or None"
 # The options that name a function of the service.
 _FUNCTIONS = ("key", "cost", "cost_after", "exempt_when", "on_refused")
+# What a scope has once a route is found.
+_SET_BY_ROUTERS = ("path_params", "endpoint", "route")
 _UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))
 # Of these no text is made: those who write such a function have one in mind, and which is unknown.
 _NO_KEYS = (tuple, list, dict, set, frozenset, float, bool, bytearray)
@@ -30,7 +34,7 @@ _NO_KEYS = (tuple, list, dict, set, frozenset, float, bool, bytearray)
 
 def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
     """Raises ArgumentTypeError if `function` cannot be called with the arguments `takes`."""
-    wanted = f"a function of {' and '.join(takes)}"
+    wanted = f"a function of {' and '.join(takes or ('the request',))}"
     maker = _maker_of_keys(function)
     if maker is not None:
         raise ArgumentTypeError(
@@ -46,6 +50,56 @@ def check_function(name: str, function: Any, takes: tuple[str, ...]) -> None:
     other = _other_signature(function, takes)
     if other is not None:
         raise ArgumentTypeError(f"{name} is {function!r}, which takes {other}; expected {wanted}")
+    filled = _filled_by_fastapi(function)
+    if filled is not None:
+        raise ArgumentTypeError(
+            f"{name} is {function!r}, which takes {filled}, as only functions that FastAPI calls "
+            f"do; expected {wanted}, which finds in request.state what a dependency has put there"
+        )
+
+
+def _filled_by_fastapi(function: Any) -> inspect.Parameter | None:
+    """Returns a parameter whose default is one of FastAPI's, such as ``Depends(current_user)``."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of functions in C
+        return None
+    for each in parameters:
+        if type(each.default).__module__.partition(".")[0] == "fastapi":
+            return each
+    return None
+
+
+def refuse_misuse(name: str, request: Any, exc: Exception) -> None:
+    """Raises ConfigurationError if `exc`, which the function `name` raised, shows that it would
+    fail for each request: it takes a scope or an environ for a request of a framework, looks for
+    what is not there yet, or does not await a coroutine."""
+    if isinstance(exc, ConfigurationError):  # of tidegate itself
+        raise exc
+    said = str(exc)
+    if isinstance(exc, (AttributeError, TypeError)) and "'coroutine' object" in said:
+        raise ArgumentTypeError(
+            f"{name} uses the result of an async function without `await` ({said}); expected "
+            "`async def`, and `await` in it"
+        ) from exc
+    if not isinstance(request, dict):
+        return
+    is_asgi = "REQUEST_METHOD" not in request
+    if type(exc) is KeyError and exc.args[0] in _SET_BY_ROUTERS and is_asgi:
+        raise ConfigurationError(
+            f"{name} reads scope[{exc.args[0]!r}], which the router sets after the middleware; "
+            "expected a limit of the route, such as @rate_limit"
+        ) from exc
+    read = re.search(r"'dict' object has no attribute '(\w+)'", said)
+    # Python 3.9 does not say whose attribute it was.
+    if type(exc) is AttributeError and read and getattr(exc, "obj", request) is request:
+        given, way_out = "the ASGI scope", "starlette.requests.Request(scope)"
+        if not is_asgi:
+            given, way_out = "the WSGI environ", "werkzeug.Request(environ)"
+        raise ArgumentTypeError(
+            f"{name} reads .{read[1]} of {given}, which is a dict; expected a function of that "
+            f"dict, or of {way_out}"
+        ) from exc
 
 
 def _other_signature(function: Any, takes: tuple[str, ...]) -> inspect.Signature | None:

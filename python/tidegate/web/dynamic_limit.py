@@ -9,6 +9,7 @@ from tidegate._core import Limit
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limit import as_limits
 from tidegate.web.active_limits import refuse_places
+from tidegate.web.callables import check_function
 
 if TYPE_CHECKING:
     from tidegate.types import Algorithm
@@ -41,6 +42,17 @@ class DynamicLimit:
         algorithm: Algorithm = "token-bucket",
     ) -> None:
         check_limit_error_policy(on_error, algorithm)
+        parameters = inspect.signature(function).parameters
+        self._takes_request = any(
+            each.default is each.empty and each.kind is not each.VAR_KEYWORD
+            for each in parameters.values()
+        )
+        check_function("the limit", function, ("the request",) if self._takes_request else ())
+        if self._takes_request and next(iter(parameters)) == "key":
+            # slowapi passes such functions the key.
+            raise ArgumentTypeError(
+                f"the limit is {function!r}, which takes (key); expected a function of the request"
+            )
         self.function = function
         self._activate = activate
         self._on_error = on_error
@@ -51,10 +63,6 @@ class DynamicLimit:
             self._fallback = activate(on_error)
             refuse_places(self._fallback.limiter.limits, "on_limit_error")
         self._known: dict[Any, ActiveLimits] = {}
-        self._takes_request = any(
-            each.default is each.empty and each.kind is not each.VAR_KEYWORD
-            for each in inspect.signature(function).parameters.values()
-        )
 
     async def limits_of(
         self, request: Any, execution: Execution, hooks: Hooks

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
-from tidegate.web.callables import check_function
+from tidegate.web.callables import check_function, refuse_misuse
 
 if TYPE_CHECKING:
     from tidegate._core import Decision
@@ -79,17 +79,18 @@ class Hooks:
         try:
             return function(request)
         except Exception as exc:
-            return self.not_exempt(exc)
+            return self.not_exempt(request, exc)
 
-    async def is_exempt(self, found: Any, execution: Execution) -> bool:
+    async def is_exempt(self, request: Any, found: Any, execution: Execution) -> bool:
         """Returns the result of exempt_when, whose call returned `found`; False if it fails."""
         try:
             return bool(await execution.resolve(found))
         except Exception as exc:
-            return self.not_exempt(exc)
+            return self.not_exempt(request, exc)
 
-    def not_exempt(self, exc: Exception) -> bool:
-        """Logs that exempt_when failed, and returns False."""
+    def not_exempt(self, request: Any, exc: Exception) -> bool:
+        """Logs that exempt_when failed, and returns False. See refuse_misuse()."""
+        refuse_misuse("exempt_when", request, exc)
         self.log_throttled("exempt_when raised; the request is not exempt", exc=exc)
         return False
 
@@ -103,18 +104,19 @@ class Hooks:
         try:
             cost = function(request)
         except Exception as exc:
-            return self._usual_cost(exc)
-        return cost if type(cost) is int and cost >= 1 else self._cost_of(cost, execution)
+            return self._usual_cost(request, exc)
+        return cost if type(cost) is int and cost >= 1 else self._cost_of(request, cost, execution)
 
-    def _usual_cost(self, exc: Exception) -> int:
+    def _usual_cost(self, request: Any, exc: Exception) -> int:
+        refuse_misuse("cost", request, exc)
         self.log_throttled("the cost function raised; 1 is charged", exc=exc)
         return 1
 
-    async def _cost_of(self, cost: Any, execution: Execution) -> int:
+    async def _cost_of(self, request: Any, cost: Any, execution: Execution) -> int:
         try:
             cost = await execution.resolve(cost)
         except Exception as exc:
-            return self._usual_cost(exc)
+            return self._usual_cost(request, exc)
         if isinstance(cost, int) and not isinstance(cost, bool) and cost >= 1:
             return cost
         self.log_throttled(
@@ -165,10 +167,11 @@ class Hooks:
         *details: object,
         exc: BaseException | None = None,
         is_expected: bool = False,
+        is_doubtful: bool = False,
     ) -> None:
         """Logs a failure of the service's own code, at most one of a kind in ten seconds.
 
-        What is expected to happen is logged once, at INFO.
+        What is expected to happen is logged once, at INFO; what may be meant once, at WARNING.
 
         `problem` is a format string for `details` and identifies the kind; it must be a
         constant, since each kind is remembered.
@@ -176,14 +179,17 @@ class Hooks:
         held = _held.get()
         if held is not None:
             held.append(
-                lambda: self.log_throttled(problem, *details, exc=exc, is_expected=is_expected)
+                lambda: self.log_throttled(
+                    problem, *details, exc=exc, is_expected=is_expected, is_doubtful=is_doubtful
+                )
             )
             return
         now = time.monotonic()
         if now < self._quiet_until.get(problem, 0.0):
             return
-        self._quiet_until[problem] = math.inf if is_expected else now + _QUIET_SECONDS
-        level = logging.INFO if is_expected else logging.ERROR
+        is_once = is_expected or is_doubtful
+        self._quiet_until[problem] = math.inf if is_once else now + _QUIET_SECONDS
+        level = logging.INFO if is_expected else logging.WARNING if is_doubtful else logging.ERROR
         log.log(level, f"rate limiting: {problem}", *details, exc_info=exc)
 
 

@@ -44,13 +44,16 @@ async def service_answer(
 
     The result is USUAL if there is no function, or if the function raises or returns a value that
     `accepts` rejects. Such failures are logged: `expected` describes accepted values, `usual` the
-    usual answer.
+    usual answer. An exception of HTTP that it raises is taken as if it were returned.
     """
     if function is None:
         return USUAL
     try:
         answer = await execution.resolve(function(request, decision))
     except Exception as exc:
+        # As frameworks let views do: abort(429), raise HTTPException(429).
+        if _is_http(exc) and accepts(exc):
+            return exc
         hooks.log_throttled(f"{name} raised; {usual}", exc=exc)
         return USUAL
     if not accepts(answer):
@@ -58,4 +61,17 @@ async def service_answer(
             f"{name} returned a %s; expected {expected}; {usual}", type(answer).__name__
         )
         return USUAL
+    status = getattr(answer, "status_code", None)
+    if isinstance(status, int) and 200 <= status < 300:
+        hooks.log_throttled(
+            f"{name} returned a response of status %d, which clients take for a success; expected "
+            "429, such as JSONResponse(..., 429), or a dict, list or text",
+            status,
+            is_doubtful=True,
+        )
     return answer
+
+
+def _is_http(exc: Exception) -> bool:
+    """Whether an exception is an answer: of Starlette it has a status, of Werkzeug a response."""
+    return hasattr(exc, "status_code") or hasattr(exc, "get_response")

@@ -21,7 +21,7 @@ from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.waiting.turn import Turn
 from tidegate.web.active_limits import ActiveLimits, refuse_places
-from tidegate.web.callables import check_function, check_result, wrong_result
+from tidegate.web.callables import check_function, check_result, refuse_misuse, wrong_result
 from tidegate.web.charge import Charge, Key
 from tidegate.web.dynamic_limit import DynamicLimit
 from tidegate.web.execution import AWAITING, Awaiting, Blocking, Execution
@@ -276,7 +276,7 @@ class RequestLimiter:
                 try:
                     exempt = exempt_when(request)
                 except Exception as exc:
-                    exempt = self.hooks.not_exempt(exc)
+                    exempt = self.hooks.not_exempt(request, exc)
                 if exempt is True:
                     return None
             if exempt is False or exempt is _NOT_ASKED:
@@ -461,7 +461,7 @@ class RequestLimiter:
             if exempt is _NOT_ASKED:
                 exempt = self.hooks.call_exempt(exempt_when, request)
             if exempt is True or (
-                exempt is not False and await self.hooks.is_exempt(exempt, execution)
+                exempt is not False and await self.hooks.is_exempt(request, exempt, execution)
             ):
                 return None
         limits = self._limits
@@ -497,6 +497,7 @@ class RequestLimiter:
         try:
             key = self._key(request)
         except Exception as exc:
+            refuse_misuse("key", request, exc)
             return self._without_key(request, "the key function raised", exc=exc)
         if (type(key) is str and key) or inspect.isawaitable(key):
             return key
@@ -508,6 +509,7 @@ class RequestLimiter:
         try:
             key = await execution.resolve(awaitable)
         except Exception as exc:
+            refuse_misuse("key", request, exc)
             return self._without_key(request, "the key function raised", exc=exc)
         return self._checked_key(request, key)
 

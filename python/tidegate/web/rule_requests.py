@@ -16,7 +16,7 @@ from tidegate.keys import peer
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.rule_limiter import RuleLimiter
 from tidegate.web.addresses import address_of
-from tidegate.web.callables import check_function, check_result, wrong_result
+from tidegate.web.callables import check_function, check_result, refuse_misuse, wrong_result
 from tidegate.web.execution import AWAITING, Awaiting, Blocking, Execution
 from tidegate.web.headers import FAMILIES, OPENAI, SHADOW, Problems, check_families, fields_for
 from tidegate.web.hooks import Hooks, log
@@ -149,10 +149,17 @@ class RuleRequests:
                 rules.source, _MANY, reader(request),
             )  # fmt: skip
 
-    def _note(self, name: str, value: Any) -> None:
+    def _note(self, request: Any, name: str, value: Any) -> None:
         """Warns of an attribute that no request had so far."""
         if value is not None:
             self._unseen.pop(name, None)
+        elif name in self._unseen and _lacks_authentication(request, self._readers[name]):
+            del self._unseen[name]
+            log.warning(
+                "rate limiting: the attribute %s is keys.user(), and no middleware that sets "
+                "scope['user'] ran before, so rules that count by it do not apply; expected one "
+                "around this middleware, or a function that reads the token or session", name,
+            )  # fmt: skip
         elif name in self._unseen:
             self._unseen[name] += 1
             if self._unseen[name] >= _MANY:
@@ -241,7 +248,7 @@ class RuleRequests:
     ) -> RequestDecision | None:
         """Does what check() does, which has asked some functions already: `exempt` and `cost` may
         be awaitables of their values, as each of the attributes."""
-        if exempt is not False and await self.hooks.is_exempt(exempt, execution):
+        if exempt is not False and await self.hooks.is_exempt(request, exempt, execution):
             return None
         if callable(cost):
             cost = self.hooks.cost_of(cost, request, execution)
@@ -258,7 +265,7 @@ class RuleRequests:
                     found = self._stand_in(request, name, "its function raised", exc)
                 else:
                     found = self._checked(request, name, found)
-                self._note(name, found)
+                self._note(request, name, found)
                 attributes[name] = found
         decision = await execution.check_rules(self.limiter, attributes)
         return self._finish(request, attributes, decision)
@@ -271,7 +278,7 @@ class RuleRequests:
             if _is_awaitable(value):
                 must_await = True
             elif self._unseen:
-                self._note(name, value)
+                self._note(request, name, value)
             attributes[name] = value
         if not add_attributes(request, attributes):
             for name, reader in self._usual_readers.items():
@@ -297,6 +304,8 @@ class RuleRequests:
     def _stand_in(
         self, request: Any, name: str, problem: str, exc: BaseException | None = None
     ) -> str:
+        if isinstance(exc, Exception):
+            refuse_misuse(f"the attribute {name}", request, exc)
         if name in self.limiter.rules.conditions:
             if exc is not None:
                 raise exc
@@ -357,6 +366,13 @@ class RuleRequests:
     def _charge_of(self, attributes: Attributes, cost: Any, decision: Decision) -> RuleCharge:
         plan = self._plan_of(decision)
         return RuleCharge(self.hooks, self.limiter, attributes, decision, plan.lease_ns)
+
+
+def _lacks_authentication(request: Any, reader: Any) -> bool:
+    """Whether `reader` is that of keys.user(), and the scope `request` shows that nothing looked
+    for a user, as opposed to a stranger who is none."""
+    is_scope = isinstance(request, Mapping) and "type" in request
+    return is_scope and "user" not in request and hasattr(reader, "finds_user")
 
 
 def _is_awaitable(value: Any) -> bool:

@@ -226,7 +226,8 @@ def test_answers_of_exception_handlers_carry_the_fields(path: str) -> None:
     assert "x-ratelimit-limit" not in get(app, "/nowhere")
 
 
-def test_an_exception_of_on_refused_has_no_fields_of_a_limit_that_was_given_back() -> None:
+def test_an_exception_of_on_refused_has_the_fields_of_the_limit_that_refused() -> None:
+    """And none of a limit that was given back."""
     instead = limit("1/minute", on_refused=lambda request, decision: HTTPException(418))
     app = FastAPI(dependencies=[limit("9/minute")])
 
@@ -237,7 +238,8 @@ def test_an_exception_of_on_refused_has_no_fields_of_a_limit_that_was_given_back
     assert get(app).status == 200
     answer = get(app)
     assert answer.status == 418
-    assert "x-ratelimit-limit" not in answer
+    assert answer["x-ratelimit-limit"] == "1"
+    assert answer["retry-after"] == "60"
 
 
 def test_on_refused_may_return_an_exception() -> None:

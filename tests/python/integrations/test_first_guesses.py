@@ -10,10 +10,16 @@ from tidegate import keys
 
 pytest.importorskip("fastapi")
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Header, HTTPException, Request
+from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.fastapi import RateLimit
+from tidegate.rules import RuleSet
+
+
+def user(token: str = Header()) -> str:
+    return token
 
 
 def decorated(*args: Any, **options: Any) -> FastAPI:
@@ -121,6 +127,27 @@ def test_a_guess_is_right(make: Callable[[], FastAPI]) -> None:
         (lambda: keys.client_ip(trusted_proxies=True), "True; expected a list of addresses and"),
         (lambda: tg.Limiter("1/hour", storage="localhost:6379"), "expected 'memory://' and"),
         (lambda: tg.Limiter("100 requests per minute"), "such as '100/minute', '5 per 2 seconds'"),
+        (
+            lambda: decorated("1/hour", key=user),
+            "takes token.*Header.*; expected a function of the",
+        ),
+        (
+            lambda: decorated(lambda request, user=Depends(user): "1/hour"),  # noqa: B008
+            "which takes user=Depends",
+        ),
+        (
+            lambda: decorated(lambda request, key: "1/hour"),
+            "which takes .request, key.; expected a",
+        ),
+        (
+            lambda: decorated(lambda key: "1/hour"),
+            "which takes .key.; expected a function of the re",
+        ),
+        (
+            lambda: decorated(RuleSet({"rules": []})),
+            "@rate_limit was given rules,.*expected a limit",
+        ),
+        (lambda: depending(RuleSet({"rules": []})), "RateLimit was given rules,.*expected a limit"),
     ],
 )
 def test_a_wrong_guess_is_an_error_with_the_way_out(
@@ -128,6 +155,146 @@ def test_a_wrong_guess_is_an_error_with_the_way_out(
 ) -> None:
     with pytest.raises(tg.ConfigurationError, match=expected):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (
+            lambda: behind(limit="1/hour", key=lambda request: request.headers["x-user"]),
+            "key reads .headers of the ASGI scope, which is a dict; .*Request.scope.",
+        ),
+        (
+            lambda: behind(limit="1/hour", exempt_when=lambda request: request.url.path == "/a"),
+            "exempt_when reads .url of the ASGI scope",
+        ),
+        (
+            lambda: behind(limit="9/hour", cost=lambda r: int(r.state.a)),
+            "cost reads .state of the A",
+        ),
+        (
+            lambda: behind(
+                rules=RuleSet({"rules": [{"id": "a", "by": "user", "limit": "1/hour"}]}),
+                attributes={"user": lambda request: request.state.user},
+            ),
+            "the attribute user reads .state of the ASGI scope",
+        ),
+        (
+            lambda: behind(limit="1/hour", key=lambda scope: scope["path_params"]["id"]),
+            "key reads scope.'path_params'., which the router sets after the middleware",
+        ),
+        (
+            lambda: decorated("1/hour", key=lambda request: request.json()["name"]),
+            "key uses the result of an async function without `await`",
+        ),
+        (
+            lambda: decorated("1/hour", key=lambda request: f"{keys.client_ip(request)}:a"),
+            "client_ip.. was given .* without the name of an option; expected client_ip.trusted",
+        ),
+        (
+            lambda: depending("1/hour", key=lambda request: request.state.user),
+            "key reads request.state.user, which no dependency has set before; expected that dep",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*never awaited", "ignore:.*Request.json")
+def test_a_function_that_would_fail_for_each_request_is_an_error_of_the_first(
+    make: Callable[[], FastAPI], expected: str
+) -> None:
+    with pytest.raises(tg.ConfigurationError, match=expected):
+        TestClient(make()).get("/tides")
+
+
+def test_what_other_requests_lack_is_none() -> None:
+    """A missing header is the client's doing, and what on_no_key is for the service's choice."""
+    by_header = decorated("1/hour", key=lambda request: request.headers["x-user"])
+    assert statuses(by_header) == [200, 429]
+    chosen = depending("1/hour", key=lambda request: request.state.user, on_no_key="open")
+    assert statuses(chosen) == [200, 200]
+
+
+class Account:
+    def __init__(self, name: str) -> None:
+        self.id = name
+
+
+@pytest.mark.parametrize("kind", [str, Account, lambda name: {"sub": name}])
+@pytest.mark.parametrize("how", ["decorator", "dependency", "middleware"])
+def test_the_user_is_found_where_services_put_it(how: str, kind: Callable[[str], Any]) -> None:
+    app = FastAPI()
+
+    async def signed_in(request: Request, x_user: str = Header()) -> None:
+        request.state.user = kind(x_user)
+
+    if how == "middleware":
+        app.add_middleware(RateLimitMiddleware, limit="1/hour", key="user")
+
+        @app.middleware("http")
+        async def authenticate(request: Request, answer: Any) -> Any:
+            request.state.user = kind(request.headers["x-user"])
+            return await answer(request)
+
+        app.get("/tides")(lambda: "ok")
+    elif how == "dependency":
+        limit = Depends(RateLimit("1/hour", key="user"))
+        app.get("/tides", dependencies=[Depends(signed_in), limit])(lambda: "ok")
+    else:
+
+        @app.get("/tides", dependencies=[Depends(signed_in)])
+        @tg.rate_limit("1/hour", key="user")
+        async def tides() -> str:
+            return "ok"
+
+    client = TestClient(app)
+    answers = [client.get("/tides", headers={"x-user": name}) for name in ("ann", "ann", "bob")]
+    assert [answer.status_code for answer in answers] == [200, 429, 200]
+
+
+def test_rules_by_a_user_whom_nothing_finds_are_named_at_the_first_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rules = RuleSet({"rules": [{"id": "a", "by": "user", "limit": "1/hour"}]})
+    app = behind(rules=rules, attributes={"user": keys.user()})
+    assert statuses(app) == [200, 200]
+    said = [line for line in caplog.messages if "keys.user()" in line]
+    assert len(said) == 1
+    assert "rules that count by it do not apply" in said[0]
+
+
+@pytest.mark.parametrize("how", [decorated, depending])
+@pytest.mark.parametrize("raises", [False, True])
+def test_an_exception_in_place_of_a_body_has_the_fields(how: Any, raises: bool) -> None:
+    refusal = HTTPException(429, "later", {"X-Mine": "1"})
+
+    def on_refused(request: Any, decision: tg.Decision) -> HTTPException:
+        if raises:
+            raise refusal
+        return refusal
+
+    client = TestClient(how("1/hour", on_refused=on_refused))
+    client.get("/tides")
+    answer = client.get("/tides")
+    assert (answer.status_code, answer.json()) == (429, {"detail": "later"})
+    assert answer.headers["retry-after"] == "3600"
+    assert answer.headers["x-ratelimit-remaining"] == "0"
+    assert answer.headers["x-mine"] == "1"
+    assert refusal.headers == {"X-Mine": "1"}
+
+
+@pytest.mark.parametrize("how", ["decorator", "dependency", "middleware"])
+def test_a_refusal_that_looks_like_a_success_is_named_once(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: Any = {"on_refused": lambda request, decision: JSONResponse({"error": "later"})}
+    app = {
+        "decorator": lambda: decorated("1/hour", **options),
+        "dependency": lambda: depending("1/hour", **options),
+        "middleware": lambda: behind(limit="1/hour", **options),
+    }[how]()
+    assert statuses(app) + statuses(app) == [200] * 4
+    said = [line for line in caplog.messages if "a response of status 200" in line]
+    assert len(said) == 1
+    assert "expected 429, such as JSONResponse(..., 429)" in said[0]
 
 
 @pytest.mark.parametrize(

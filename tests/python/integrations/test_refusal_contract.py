@@ -135,3 +135,26 @@ def test_a_response_keeps_its_status_and_gains_the_fields(answer: Any) -> None:
     status, fields, body = answer(lambda request, decision: JSONResponse({"mine": 1}, 503))
     assert (status, json.loads(body)) == (503, {"mine": 1})
     assert fields["x-ratelimit-remaining"] == "0"
+
+
+@pytest.mark.parametrize("how", ["extension", "decorator"])
+def test_a_function_may_abort_in_flask(how: str) -> None:
+    """The handlers of the application answer, with the fields."""
+
+    def on_refused(request: Any, decision: tg.Decision) -> Any:
+        flask.abort(429, "later")
+
+    app = flask.Flask(__name__)
+    app.errorhandler(429)(lambda exc: ({"said": exc.description}, 429))
+
+    def page() -> str:
+        return "x"
+
+    if how == "extension":
+        FlaskLimit(app, "0/minute", on_refused=on_refused)
+        app.get("/")(page)
+    else:
+        app.get("/")(tg.rate_limit("0/minute", on_refused=on_refused)(page))
+    status, fields, body = shown(app.test_client().get("/"))
+    assert (status, json.loads(body)) == (429, {"said": "later"})
+    assert fields["x-ratelimit-remaining"] == "0"

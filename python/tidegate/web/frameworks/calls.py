@@ -34,7 +34,6 @@ __all__ = [
     "adapt_call",
     "flask_refusal",
     "limited_class",
-    "with_headers_of",
 ]
 
 # The methods of a class that answer requests, as Starlette's HTTPEndpoint names them.
@@ -141,22 +140,6 @@ def flask_refusal(answer: Any) -> Any:
     return answer
 
 
-def with_headers_of(exc: Any, outcome: RequestDecision) -> Exception:
-    """Returns Starlette's HTTPException `exc`, with the fields.
-
-    The result is a copy, since some services raise one object for every request.
-    """
-    told: Any = BaseException.__new__(type(exc), *exc.args)
-    told.__dict__.update(exc.__dict__)
-    fields = {name.decode(): value.decode() for name, value in outcome.fields()}
-    kept = {
-        name: value for name, value in (exc.headers or {}).items() if name.lower() not in fields
-    }
-    told.headers = {**kept, **fields}
-    result: Exception = told.with_traceback(exc.__traceback__)
-    return result
-
-
 class StarletteCall:
     __slots__ = ("_response", "request")
 
@@ -219,12 +202,9 @@ class StarletteCall:
         return settle_after_starlette(result, settle)
 
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
-        from starlette.exceptions import HTTPException
+        from tidegate.web.frameworks.starlette_exceptions import with_fields
 
-        from tidegate.web.frameworks.starlette_exceptions import remember
-
-        told = binding(remember(self.request.scope, outcome))
-        return with_headers_of(exc, told) if isinstance(exc, HTTPException) else exc
+        return with_fields(self.request.scope, exc, outcome)
 
 
 class _FlaskCall:

@@ -77,7 +77,8 @@ def rate_limit(
 
     `key`, `cost` and `exempt_when` may be functions of the request (the framework's own).
     `on_refused` is a function of the request and the decision; it returns what the route could
-    return, sent as a 429 unless it has another status. Async functions are for async routes.
+    return, sent as a 429 unless it has another status, or an exception to raise. Async functions
+    are for async routes.
     `limit` may be a function of the request too, which returns a limit, or None for no limit. If it
     raises or returns anything else, `on_limit_error` decides: ``"raise"`` (the default),
     ``"closed"``, ``"open"`` or a limit to apply instead. `methods` are the methods of requests that
@@ -364,6 +365,8 @@ async def _refuse(call: Call, outcome: RequestDecision, function: Any, execution
     answer = await outcome.service_answer(
         call.request, execution, accepts=lambda answer: True, expected="a return value of the route"
     )
+    if isinstance(answer, Exception):
+        raise call.annotate(answer, outcome)
     answer = call.refusal(outcome) if answer is USUAL else call.custom_refusal(answer)
     return call.with_headers(answer, outcome)
 

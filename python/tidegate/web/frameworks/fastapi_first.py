@@ -17,7 +17,7 @@ from tidegate.web.callables import is_async
 from tidegate.web.decisions import DECISIONS, GRANTED
 from tidegate.web.execution import AWAITING, BLOCKING
 from tidegate.web.frameworks.fastapi_openapi import MARK, mark_of
-from tidegate.web.frameworks.starlette_exceptions import remember
+from tidegate.web.frameworks.starlette_exceptions import remember, with_fields
 from tidegate.web.hooks import HeldLogs
 from tidegate.web.refusal import USUAL, plain_body
 from tidegate.web.request_limiter import NOT_READY
@@ -188,7 +188,7 @@ class _First:
         if answer is USUAL:
             raise refusal_error(request, outcome)
         if isinstance(answer, Exception):
-            raise answer
+            raise with_fields(request.scope, answer, outcome)
         if not isinstance(answer, Response):
             kind = self._response_class
             if isinstance(answer, (dict, list)):

@@ -217,6 +217,8 @@ class LimitedApp:
         )
         if answer is USUAL:
             raise self._error(refusal)
+        if isinstance(answer, Exception):
+            raise answer
         return flask_refusal(answer)
 
     def _is_left_out(self, endpoint: str | None) -> bool:

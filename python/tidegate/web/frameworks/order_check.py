@@ -130,7 +130,12 @@ def refuse_registered(view: Any, references: int) -> None:
 
 def check_limit(limit: Any, name: str) -> None:
     """Raises ConfigurationError if `limit` is not a limit function but a view, under the decorator
-    `name` without a limit."""
+    `name` without a limit; or if it is rules."""
+    if any(each.__module__.startswith("tidegate.rules.") for each in type(limit).__mro__):
+        raise ArgumentTypeError(
+            f"{name} was given rules, {limit!r:.80}; expected a limit, and rules in middleware: "
+            "RateLimitMiddleware(app, rules=...)"
+        )
     if not inspect.isclass(limit):
         if not inspect.isroutine(limit) or getattr(limit, "__name__", None) == "<lambda>":
             return

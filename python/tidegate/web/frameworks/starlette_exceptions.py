@@ -12,7 +12,7 @@ from tidegate.web.decisions import DECISIONS, binding
 if TYPE_CHECKING:
     from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["ADDS_FIELDS", "OUTCOME", "add_fields", "remember", "watch_handlers"]
+__all__ = ["ADDS_FIELDS", "OUTCOME", "add_fields", "remember", "watch_handlers", "with_fields"]
 
 # Wrappers that add the fields have this attribute; its value is the wrapped function.
 ADDS_FIELDS = "__tidegate_adds_fields__"
@@ -35,6 +35,26 @@ def remember(
     scope[DECISIONS] = outcomes
     watch_handlers(scope)
     return outcomes
+
+
+def with_fields(scope: MutableMapping[str, Any], exc: Any, outcome: RequestDecision) -> Exception:
+    """Returns an exception to raise for a request on which `outcome` is the last decision: its
+    answer gets the fields. The result is a copy of an HTTPException, since some services raise one
+    object for every request."""
+    from starlette.exceptions import HTTPException
+
+    told = binding(remember(scope, outcome))
+    if not isinstance(exc, HTTPException):
+        result: Exception = exc
+        return result
+    copy: Any = BaseException.__new__(type(exc), *exc.args)
+    copy.__dict__.update(exc.__dict__)
+    fields = {name.decode(): value.decode() for name, value in told.fields()}
+    kept = {
+        name: value for name, value in (exc.headers or {}).items() if name.lower() not in fields
+    }
+    copy.headers = {**kept, **fields}
+    return copy.with_traceback(exc.__traceback__)  # type: ignore[no-any-return]
 
 
 def watch_handlers(scope: MutableMapping[str, Any]) -> None:
