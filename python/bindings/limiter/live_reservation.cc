@@ -324,15 +324,14 @@ PyObject* Extend(PyObject* object, PyObject* const* args, Py_ssize_t count, PyOb
   });
 }
 
-// (id): makes the records by which another process can settle it. Returns when the estimate was
-// charged, and the units of each limit, as call_reserved() takes them.
+// (id): makes the records by which another process can settle it; from then on the subclass settles
+// it. Does nothing if another thread has made them. No Python code runs between the look at the
+// state and its end.
 PyObject* Record(PyObject* object, PyObject* id) {
   return Guarded([&]() -> PyObject* {
     LiveReservation& self = Self(object);
-    if (self.is_live == 0 || !PyBytes_Check(id)) {
-      throw py::type_error(
-          "the reservation is not settled here; expected one of memory, and bytes");
-    }
+    if (!PyBytes_Check(id)) throw py::type_error("the id is another object; expected bytes");
+    if (self.is_live == 0) Py_RETURN_NONE;
     SetReservationId(py::reinterpret_borrow<py::bytes>(id), &self.reservation);
     if (self.is_settled != 0) {
       if (self.holding == nullptr) {
@@ -355,11 +354,21 @@ PyObject* Record(PyObject* object, PyObject* id) {
     }
     self.is_live = 0;
     self.open_in = kNowhere;
+    Py_RETURN_NONE;
+  });
+}
+
+// What the records have: the id, when the estimate was charged, and the units of each limit with
+// the instant until which they count, as call_reserved() takes them.
+PyObject* Recorded(PyObject* object, void*) {
+  return Guarded([&]() -> PyObject* {
+    const Reservation& reservation = Self(object).reservation;
     py::list parts;
-    for (const Reservation::Part& part : self.reservation.parts) {
+    for (const Reservation::Part& part : reservation.parts) {
       parts.append(py::make_tuple(part.units, part.until_ns));
     }
-    return py::make_tuple(self.reservation.admitted_ns, py::tuple(parts)).release().ptr();
+    const py::bytes id(reinterpret_cast<const char*>(reservation.id.data()), sizeof reservation.id);
+    return py::make_tuple(id, reservation.admitted_ns, py::tuple(parts)).release().ptr();
   });
 }
 
@@ -508,6 +517,7 @@ PyObject* IsOfAnotherProcess(PyObject* self, void*) {
 
 PyGetSetDef properties[] = {
     {"_is_of_another_process", IsOfAnotherProcess, nullptr, nullptr, nullptr},
+    {"_recorded", Recorded, nullptr, nullptr, nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 

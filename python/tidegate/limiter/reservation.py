@@ -109,8 +109,8 @@ class Reservation(_core.LiveReservation):
                 "process only; expected one made with the storage"
             )
         if self._is_live:
-            self._id = os.urandom(16)
-            self._admitted_ns, self._parts = self._record(self._id)
+            self._record(os.urandom(16))
+        self._read_record()
         from tidegate.limiter import reservation_token  # few programs need it
 
         return reservation_token.encode(
@@ -304,8 +304,15 @@ class Reservation(_core.LiveReservation):
             and self._owner._spans_processes
         )
 
+    def _read_record(self) -> None:
+        """Reads what the record has that the core has made, here or in another thread."""
+        if not self._id:
+            ident, self._admitted_ns, self._parts = self._recorded
+            self._id = ident  # at the end: other threads use the rest once there is an id
+
     def _call(self) -> _core.Reservation:
         """What the core needs for one call."""
+        self._read_record()
         # In memory the record outlives the reservation, for whoever gives it back.
         is_kept = self._gives_back and not self._owner._may_wait
         return _core.Reservation(

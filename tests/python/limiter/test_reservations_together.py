@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 import tidegate as tg
@@ -93,6 +93,53 @@ def test_what_a_plan_gives_back_lets_a_waiting_caller_pass(settle: str) -> None:
     reservation.commit([1, 400]) if settle == "commit" else reservation.release()
     thread.join(60)
     assert passed.is_set()
+
+
+class Between:
+    """What another thread does while the token of `reservation` is read."""
+
+    def __init__(self, name: str, when: str, call: Callable[[tg.Reservation], Any]) -> None:
+        self.name, self.when, self.call = name, when, call
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.when}"
+
+    def read_token(self, reservation: tg.Reservation, monkeypatch: pytest.MonkeyPatch) -> str:
+        record = tg.Reservation._record
+
+        def recorded(each: tg.Reservation, ident: bytes) -> None:
+            monkeypatch.setattr(tg.Reservation, "_record", record)
+            if self.when == "before":
+                self.call(each)
+            record(each, ident)
+            if self.when == "after":
+                self.call(each)
+
+        monkeypatch.setattr(tg.Reservation, "_record", recorded)
+        return reservation.token
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        Between("commit", "before", lambda each: each.commit(40)),
+        Between("commit", "after", lambda each: each.commit(40)),
+        Between("token", "before", lambda each: each._owner.commit(each.token, 40)),
+        Between("token", "after", lambda each: each._owner.commit(each.token, 40)),
+    ],
+    ids=repr,
+)
+def test_a_token_that_is_read_while_another_thread_settles(
+    limiter: tg.Limiter, between: Between, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reservation = limiter.reserve("k", 100)
+    token = between.read_token(reservation, monkeypatch)
+    assert limiter.peek("k").remaining == 960
+    for settle in (reservation.commit, lambda units: limiter.commit(token, units)):
+        assert settle(40).charged == 40
+        with pytest.raises(tg.ReservationError, match="settled before"):
+            settle(41)
+    assert limiter.peek("k").remaining == 960
 
 
 RULES: dict[str, Any] = {
