@@ -9,7 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tidegate.limiter.background import copied, renew_after_fork
-from tidegate.limiter.errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -58,11 +58,16 @@ class BackgroundWriter(Generic[Key, Entry]):
         """The number of requests whose entries were dropped."""
         self.failures = 0
         """The number of failed writes."""
+        self.pause: str | None = None
+        """Why nothing is written for now; None if entries are written."""
         renew_after_fork(self)
         _all.add(self)
 
     def _write(self, waiting: dict[Key, Entry]) -> None:
-        """Writes the entries. Raises if they were not stored."""
+        """Writes the entries. Raises if they were not stored.
+
+        May remove those that are stored from `waiting`, while it holds the lock.
+        """
         raise NotImplementedError
 
     def _merge(self, known: Entry, entry: Entry) -> None:
@@ -87,9 +92,13 @@ class BackgroundWriter(Generic[Key, Entry]):
                 self._being_written = waiting
             if not waiting:
                 return True
+            count = len(waiting)
             try:
+                if self.pause is not None:
+                    raise StorageError(self.pause)
                 self._write(waiting)
             except Exception as error:
+                self.written += count - len(waiting)
                 self.failures += 1
                 if self.failures == 1 or self.failures % 100 == 0:
                     log.warning("%s were not written: %s", self._what, error)
@@ -97,7 +106,7 @@ class BackgroundWriter(Generic[Key, Entry]):
                 return False
             with self._lock:
                 self._being_written = {}
-            self.written += len(waiting)
+            self.written += count
             return True
 
     def close(self, patience: float = _PATIENCE) -> None:

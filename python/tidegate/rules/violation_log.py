@@ -42,8 +42,11 @@ class ViolationLog(BackgroundWriter[_Key, list[Any]]):
     write fails, it is tried again a few times. `callers` are the attributes that may name a caller;
     the first that a request has is used. `attributes` are other attributes to keep.
 
-    In a database, rows older than `keep` days are deleted. Thread-safe, and safe to use after
-    `fork()`; call close() to write what is left, which the end of the interpreter does too.
+    In a database, rows older than `keep` days are deleted, and the table has at most `most_rows`
+    rows and about `most_bytes` bytes; None means no bound. Where an hour has more than a 24th of
+    the room that is left, only the callers with the most refusals have rows of their own.
+    Thread-safe, and safe to use after `fork()`; call close() to write what is left, which the end
+    of the interpreter does too.
     """
 
     _what = "violations"
@@ -55,12 +58,16 @@ class ViolationLog(BackgroundWriter[_Key, list[Any]]):
         interval: float = 1.0,
         capacity: int = 10_000,
         keep: float | None = 30,
+        most_rows: int | None = None,
+        most_bytes: int | None = None,
         callers: Sequence[str] = ("user", "api_key", "tenant", "ip"),
         attributes: Sequence[str] = ("user", "ip", "method", "tier", "tenant"),
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(interval=interval, capacity=capacity)
-        self._sink = _sink_of(sink, keep)
+        self._sink = _sink_of(
+            sink, keep=keep, most_rows=most_rows, most_bytes=most_bytes, clock=clock
+        )
         self._callers = tuple(callers)
         self._attributes = tuple(attributes)
         self._clock = clock
@@ -153,7 +160,7 @@ def _shown(name: str, value: Value) -> str:
     return text_of(value)
 
 
-def _sink_of(sink: Any, keep: float | None) -> Callable[[list[Violation]], object]:
+def _sink_of(sink: Any, **options: Any) -> Callable[[list[Violation]], object]:
     if isinstance(sink, logging.Logger):
         return _LoggerSink(sink)
     if callable(sink):
@@ -161,7 +168,7 @@ def _sink_of(sink: Any, keep: float | None) -> Callable[[list[Violation]], objec
     if isinstance(sink, str) or hasattr(sink, "dialect") or hasattr(sink, "get_backend_name"):
         from tidegate.rules.sql.violation_table import ViolationTable
 
-        return ViolationTable(sink, keep=keep)
+        return ViolationTable(sink, **options)
     raise ArgumentTypeError(
         f"the sink is {sink!r:.80} of type {type(sink).__name__}; expected a URL of a database, a "
         "logger or a function"

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 # These numbers may also fall.
-_GAUGES = ("_open", "_enforced")
+_GAUGES = ("_open", "_enforced", "_free_bytes")
 
 
 class _Numbers(Collector):

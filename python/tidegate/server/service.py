@@ -17,9 +17,10 @@ from tidegate.rules.file import RuleFile
 from tidegate.rules.rule_set import RuleSet
 from tidegate.rules.source import RuleSource, Source
 from tidegate.server.anomalies.detector import AnomalyDetector
-from tidegate.server.anomalies.state_file import StateFile, beside_database
+from tidegate.server.anomalies.state_file import StateFile, beside_database, folder_of
 from tidegate.server.call_times import Bucket, CallTimes, RecentTimes
 from tidegate.server.certificates import CertificateWatch, files_of
+from tidegate.server.disk_watch import DiskWatch
 from tidegate.server.enforcement import Enforcement
 from tidegate.server.inherited import InheritedSockets
 from tidegate.server.listeners import AnomalyWatch, DecisionLog, to_history, to_violations
@@ -123,13 +124,15 @@ class Service:
         self.envoy = self._open_envoy()
         sources = {"rules": self.rules, "descriptors": self.envoy}
         self.state = ServiceState(
-            {name: each for name, each in sources.items() if isinstance(each, Source)}
+            {name: each for name, each in sources.items() if isinstance(each, Source)},
+            problem=lambda: None if self._disk is None else self._disk.problem,
         )
         self.snapshots: Snapshots | None = None
         if settings.database is not None:
             self.snapshots = Snapshots(settings.database, self.checks)
             self._closing.callback(self.snapshots.close)
         self._writers: list[tuple[str, Any]] = []
+        self._disk: DiskWatch | None = None
         self.anomalies: AnomalyWatch | None = None
         self.enforcement: Enforcement | None = None
         self.recent_times = RecentTimes(self.call_times)
@@ -190,6 +193,8 @@ class Service:
                 interval=usage.interval,
                 capacity=usage.capacity,
                 keep=usage.keep_days,
+                most_rows=usage.most_rows,
+                most_bytes=usage.most_bytes * 3 // 4,
             )
             self._closing.callback(history.close)
             violations = ViolationLog(
@@ -197,10 +202,17 @@ class Service:
                 interval=usage.interval,
                 capacity=usage.capacity,
                 keep=usage.keep_violations_days,
+                most_rows=usage.most_rows,
+                most_bytes=usage.most_bytes // 4,
             )
             self._closing.callback(violations.close)
             listeners += [to_history(history), to_violations(violations)]
             self._writers += [("usage", history), ("violations", violations)]
+            folder = folder_of(settings.database)
+            if folder is not None:
+                writers = [history, violations]
+                self._disk = DiskWatch(folder, writers, least=usage.least_free_bytes)
+                self._closing.callback(self._disk.close)
         if settings.anomalies.enabled:
             found = settings.anomalies
             if found.enforce:
@@ -247,6 +259,8 @@ class Service:
                 )
             )
         self.recording.start()
+        if self._disk is not None:
+            self._disk.start()
         memory = SpareMemory()
         self._closing.callback(memory.close)
         memory.start()
@@ -382,6 +396,8 @@ class Service:
             settings=self.settings.shown(),
             tier_seen=self.recording.tier_of,
         )
+        if self.snapshots is not None:
+            self.snapshots.revoked = api.state.admin.database.late.revoked
         mount_dashboard(
             app,
             api.state.admin,
@@ -444,6 +460,10 @@ class Service:
             found[f"{name}_written"] = writer.written
             found[f"{name}_dropped"] = writer.dropped
             found[f"{name}_failures"] = writer.failures
+            if name == "usage":
+                found["usage_folded"] = writer.folded
+        if self._disk is not None and self._disk.free is not None:
+            found["database_free_bytes"] = self._disk.free
         if self.anomalies is not None:
             found["anomalies"] = self.anomalies.found
         if self.enforcement is not None:

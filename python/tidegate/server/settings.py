@@ -246,6 +246,17 @@ class Usage(_Part):
     capacity: Annotated[int, Field(ge=100, le=10_000_000)] = Field(
         default=100_000, description="Rows of users and endpoints between two writes."
     )
+    most_rows: Annotated[int, Field(ge=10_000)] = Field(
+        default=5_000_000, description="The most hours of usage, and of violations."
+    )
+    most_bytes: Annotated[int, Field(ge=8 * 2**20)] = Field(
+        default=2**30,
+        description="About the most bytes that usage (three fourths) and violations take.",
+    )
+    least_free_bytes: Annotated[int, Field(ge=0)] = Field(
+        default=256 * 2**20,
+        description="Nothing is added to the history while the disk of SQLite has less room.",
+    )
 
 
 def _expect_caller(value: str) -> str:

@@ -16,6 +16,8 @@ from tidegate.rules.sql.service_tables import api_tokens
 from tidegate.server.native import _native
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tidegate.rules.sql.connection import DatabaseLike
 
 __all__ = ["Snapshots"]
@@ -47,6 +49,8 @@ class Snapshots:
         self._tiers_at = 0.0
         self._tiers_mark: Any = None
         self._tokens: list[tuple[bytes, str]] | None = None
+        self.revoked: Collection[int] = ()
+        """The ids of tokens whose end the database has not taken yet."""
         self._again = threading.Event()
         self._is_over = False
         self._is_failing = False
@@ -107,12 +111,13 @@ class Snapshots:
         now = dt.datetime.now(dt.timezone.utc)
         columns = api_tokens.c
         asked = (
-            sa.select(columns.hash, columns.role)
+            sa.select(columns.id, columns.hash, columns.role)
             .where(columns.revoked_at.is_(None))
             .where(sa.or_(columns.expires_at.is_(None), columns.expires_at > now))
             .order_by(columns.id)
         )
-        tokens = [(bytes.fromhex(row.hash), row.role) for row in connection.execute(asked)]
+        rows = connection.execute(asked)
+        tokens = [(bytes.fromhex(row.hash), row.role) for row in rows if row.id not in self.revoked]
         if tokens != self._tokens:
             self._checks.set_tokens(tokens)
             self._tokens = tokens

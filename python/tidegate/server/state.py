@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 from tidegate._core import __version__
 
@@ -27,10 +27,17 @@ class ConfigurationState(NamedTuple):
 class ServiceState:
     """The state of a service that follows `sources`, by name. Thread-safe."""
 
-    def __init__(self, sources: Mapping[str, Source[Any]], started: float | None = None) -> None:
+    def __init__(
+        self,
+        sources: Mapping[str, Source[Any]],
+        started: float | None = None,
+        problem: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self.version = __version__
         self.started = time.time() if started is None else started
         self._sources = dict(sources)
+        self.problem = problem
+        """Returns what an operator has to know about the machine, or None."""
 
     def configurations(self) -> list[ConfigurationState]:
         return [

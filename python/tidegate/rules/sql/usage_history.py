@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import time
 from typing import TYPE_CHECKING, Callable, NamedTuple, Union
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, StorageError
 from tidegate.rules.background_writer import BackgroundWriter
+from tidegate.rules.sql.bounded_table import HOUR, check_bounds
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.service_tables import usage_hours
+from tidegate.rules.sql.usage_bound import UsageBound
 from tidegate.rules.violation_log import text_of
 
 if TYPE_CHECKING:
@@ -24,8 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["UsageHistory", "UsageHour", "usage_of"]
 
-_HOUR = 3600
+log = logging.getLogger("tidegate")
+
 _DAY = 86_400.0
+# The rows of one transaction, and the pause behind it: SQLite has one writer at a time, and a
+# change over the admin API must not wait for all rows.
+_AT_ONCE = 20_000
+_PAUSE = 0.15
 # The column's largest number, which stands for all larger costs. A row that does not fit would keep
 # all others from being written.
 _MOST_COST = 2**63 - 1
@@ -58,6 +66,12 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
     counted. A write that fails is tried again a few times. Hours older than `keep` days are
     deleted; with None none are. Several processes may write to one table.
 
+    The table has at most `most_rows` rows and about `most_bytes` bytes; None means no bound. Users
+    that it does not have yet get at most a 24th of the room in each hour, and all at most a fourth;
+    further decisions are added to one row, of the user "" and the endpoint "(other)". Once nine
+    tenths are used, users who came in one hour only are joined likewise, and then the oldest hours
+    are deleted.
+
     Thread-safe, and safe to use after `fork()`; call close() to write what waits, which the end of
     the interpreter does too. Raises ConfigurationError for options out of range, and a database
     that SQLAlchemy does not know.
@@ -72,16 +86,27 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
         interval: float = 10.0,
         capacity: int = 100_000,
         keep: float | None = 90,
+        most_rows: int | None = None,
+        most_bytes: int | None = None,
         timeout: float = 5.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(interval=interval, capacity=capacity)
+        check_bounds(most_rows, most_bytes)
         if keep is not None and not (isinstance(keep, (int, float)) and keep > 0):
             raise ConfigurationError(f"keep is {keep!r}; expected days above 0, or None")
         self._database = Database(database, timeout)
         self._keep = keep
         self._clock = clock
         self._prune_at = 0.0
+        self._bound: UsageBound | None = None
+        if most_rows is not None or most_bytes is not None:
+            self._bound = UsageBound(most_rows, most_bytes)
+
+    @property
+    def folded(self) -> int:
+        """The number of requests in the row of all others, for want of room."""
+        return 0 if self._bound is None else self._bound.folded
 
     def add(
         self,
@@ -97,7 +122,7 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
 
         Does not wait. Texts are cut to 255 characters.
         """
-        hour = int((self._clock() if at is None else at) // _HOUR)
+        hour = int((self._clock() if at is None else at) // HOUR)
         key = (text_of(user), text_of(endpoint), hour)
         with self._lock:
             known = self._waiting.get(key)
@@ -114,33 +139,59 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
     def _write(self, waiting: dict[_Key, list[int]]) -> None:
         # The rows are in one order, so processes that write the same rows never wait for each
         # other.
-        rows = [
-            {
-                "user_id": user,
-                "endpoint": endpoint,
-                "hour": dt.datetime.fromtimestamp(hour * _HOUR, dt.timezone.utc),
-                "allowed": allowed,
-                "refused": refused,
-                "cost": cost,
-            }
-            for (user, endpoint, hour), (allowed, refused, cost) in sorted(waiting.items())
-        ]
+        entries = sorted(waiting.items())
+        for begin in range(0, len(entries), _AT_ONCE):
+            if begin and self._is_sqlite:
+                self._stop.wait(_PAUSE)  # not while the history is closed
+            part = dict(entries[begin : begin + _AT_ONCE])
+            self._write_part(part)
+            with self._lock:
+                for key in part:
+                    del waiting[key]
         now = self._clock()
+        if now >= self._prune_at:
+            self._prune_at = now + HOUR
+            try:
+                self._make_room(now)
+            except StorageError as error:  # all was written
+                log.warning("old hours of usage were not deleted: %s", error)
+
+    def _write_part(self, part: dict[_Key, list[int]]) -> None:
         with self._database.use() as connection:
+            if self._bound is not None:
+                part = self._bound.admit(connection, part)
+            rows = [
+                {
+                    "user_id": user,
+                    "endpoint": endpoint,
+                    "hour": dt.datetime.fromtimestamp(hour * HOUR, dt.timezone.utc),
+                    "allowed": allowed,
+                    "refused": refused,
+                    "cost": cost,
+                }
+                for (user, endpoint, hour), (allowed, refused, cost) in sorted(part.items())
+            ]
             # Many executions of one statement: one with many rows takes ten times as long to build.
             connection.execute(self._adding(), rows)
-            if self._keep is not None and now >= self._prune_at:
+            connection.commit()
+
+    def _make_room(self, now: float) -> None:
+        with self._database.use() as connection:
+            if self._keep is not None:
                 oldest = dt.datetime.fromtimestamp(now - self._keep * _DAY, dt.timezone.utc)
                 connection.execute(sa.delete(usage_hours).where(usage_hours.c.hour < oldest))
-            connection.commit()
-        if now >= self._prune_at:
-            self._prune_at = now + _HOUR
+                connection.commit()
+            if self._bound is not None:
+                self._bound.make_room(connection, int(now // HOUR), self._adding())
+
+    @property
+    def _is_sqlite(self) -> bool:
+        return self._database.engine.dialect.name == "sqlite"
 
     def _adding(self) -> Any:
-        is_sqlite = self._database.engine.dialect.name == "sqlite"
-        adding: Any = (sqlite if is_sqlite else postgresql).insert(usage_hours)
+        adding: Any = (sqlite if self._is_sqlite else postgresql).insert(usage_hours)
         known, added = usage_hours.c, adding.excluded
-        least = sa.func.min if is_sqlite else sa.func.least
+        least = sa.func.min if self._is_sqlite else sa.func.least
         room = least(known.cost, sa.literal(_MOST_COST, sa.BigInteger) - added.cost)
         return adding.on_conflict_do_update(
             index_elements=["user_id", "endpoint", "hour"],

@@ -3,36 +3,80 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
+import logging
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 import sqlalchemy as sa
 
-from tidegate.limiter.errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError, StorageError
+from tidegate.rules.sql.bounded_table import HOUR, BoundedTable, check_bounds
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.schema import violations
+from tidegate.rules.violation import Violation
 
 if TYPE_CHECKING:
     from typing import Any
 
     from tidegate.rules.sql.connection import DatabaseLike
-    from tidegate.rules.violation import Violation
 
 __all__ = ["Rise", "ViolationTable", "top_violations"]
 
-_HOUR = 3600.0
+log = logging.getLogger("tidegate")
+
+# The violations of one write that have rows of their own even where many callers were refused.
+_FOREMOST = 100
+# The caller and the endpoint of the row of all others.
+_OTHERS = "(other)"
 
 
 class ViolationTable:
     """Writes violations to the table, and deletes old ones."""
 
-    def __init__(self, database: DatabaseLike, *, keep: float | None, timeout: float = 5.0) -> None:
+    def __init__(
+        self,
+        database: DatabaseLike,
+        *,
+        keep: float | None,
+        most_rows: int | None = None,
+        most_bytes: int | None = None,
+        timeout: float = 5.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        check_bounds(most_rows, most_bytes)
         self._database = Database(database, timeout)
         self._keep = None if keep is None else dt.timedelta(days=keep)
+        self._clock = clock
         self._prune_at = 0.0
+        columns = violations.c
+        self._bound: BoundedTable | None = None
+        if most_rows is not None or most_bytes is not None:
+            self._bound = BoundedTable(
+                columns.timestamp,
+                [columns.endpoint, columns.caller, columns.attributes],
+                row_bytes=250,
+                copies=2,
+                most_rows=most_rows,
+                most_bytes=most_bytes,
+            )
 
     def __call__(self, batch: list[Violation]) -> None:
-        rows = [
+        now = self._clock()
+        with self._database.use() as connection:
+            if self._bound is not None:
+                batch = self._admitted(self._bound, connection, batch, int(now // HOUR))
+            connection.execute(sa.insert(violations), self._rows(batch))
+            connection.commit()
+        if now >= self._prune_at:
+            self._prune_at = now + HOUR
+            try:
+                self._make_room(now)
+            except StorageError as error:  # all was written
+                log.warning("old violations were not deleted: %s", error)
+
+    def _rows(self, batch: list[Violation]) -> list[dict[str, Any]]:
+        return [
             {
                 "user_id": each.attributes.get("user"),
                 "endpoint": each.endpoint,
@@ -44,15 +88,52 @@ class ViolationTable:
             }
             for each in batch
         ]
-        now = time.monotonic()
+
+    def _admitted(
+        self, bound: BoundedTable, connection: sa.Connection, batch: list[Violation], hour: int
+    ) -> list[Violation]:
+        """Returns what to write: those with the most refusals, and for each rule one of the rest.
+
+        Each hour may fill a 24th of the room that is left, and a fourth with the foremost.
+        """
+        size = bound.measure(connection, hour)
+        room = bound.room(connection, hour)
+        foremost = sorted(batch, key=lambda each: -each.attempted)
+        kept: list[Violation] = []
+        rest: dict[str | None, Violation] = {}
+        for number, each in enumerate(foremost):
+            texts = (each.endpoint, each.caller, json.dumps(each.attributes))
+            larger = size.plus(bound.size_of(1, texts))
+            if larger.fits(room.share(1 / 4 if number < _FOREMOST else 1 / 24)):
+                size = larger
+                kept.append(each)
+                continue
+            known = rest.get(each.rule)
+            rest[each.rule] = Violation(
+                each.time if known is None else min(each.time, known.time),
+                each.rule,
+                _OTHERS,
+                _OTHERS,
+                each.attempted + (0 if known is None else known.attempted),
+                {},
+            )
+        return [*kept, *rest.values()]
+
+    def _make_room(self, now: float) -> None:
         with self._database.use() as connection:
-            connection.execute(sa.insert(violations), rows)
-            if self._keep is not None and now >= self._prune_at:
-                oldest = dt.datetime.now(dt.timezone.utc) - self._keep
+            if self._keep is not None:
+                oldest = dt.datetime.fromtimestamp(now, dt.timezone.utc) - self._keep
                 connection.execute(sa.delete(violations).where(violations.c.timestamp < oldest))
-            connection.commit()
-        if now >= self._prune_at:
-            self._prune_at = now + _HOUR
+                connection.commit()
+            if self._bound is None:
+                return
+            hours = self._bound.too_much(connection, int(now // HOUR))
+            connection.rollback()
+            if hours:
+                log.warning(
+                    "the violations are at their bound: those of the %d oldest hours were deleted",
+                    self._bound.delete_hours(connection, hours),
+                )
 
     def close(self) -> None:
         """Closes the connection."""

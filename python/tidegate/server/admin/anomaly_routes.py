@@ -8,6 +8,7 @@ from fastapi import APIRouter
 
 from tidegate.server.admin.bodies import Enforced, Unlock
 from tidegate.server.admin.context import AdminRoute, AnActor, TheAdmin, role
+from tidegate.server.admin.database import Change
 from tidegate.server.admin.problems import ProblemError
 
 __all__ = ["router", "unlock"]
@@ -34,8 +35,11 @@ def unlock(admin: TheAdmin, actor: AnActor, asked: Unlock) -> Any:
             404, f"{asked.caller!a:.80} is neither throttled nor blocked; expected a caller who is"
         )
     said = penalty.said()
-    # The audit entry is written first, as for a reset.
-    with admin.database.change(actor) as change:
+
+    def write(change: Change) -> None:
         change.record("anomaly.unlock", asked.caller, before=said)
+
+    # The audit entry is written first, as for a reset; but a full disk locks nobody out.
+    admin.database.late.make(actor, f"the unlock of {asked.caller!a:.300}", write)
     admin.enforcement.unlock(asked.caller)
     return said

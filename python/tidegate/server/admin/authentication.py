@@ -79,7 +79,7 @@ class Credentials:
         now = self._now()
         with self._database.connect() as connection:
             row = find_token(connection, token, now)
-        if row is None:
+        if row is None or row.id in self._database.late.revoked:
             raise ProblemError(
                 401, "the token is unknown, revoked or has expired", headers=_INVALID
             )

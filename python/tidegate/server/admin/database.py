@@ -1,10 +1,15 @@
-"""Transactions of the admin API."""
+"""Transactions of the admin API, also those that the database takes later."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Callable
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
+import sqlalchemy as sa
+
+from tidegate.limiter.errors import StorageError
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.stored_rules import begin_change
 from tidegate.server.records.audit import record
@@ -13,17 +18,23 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Iterator
 
-    import sqlalchemy as sa
-
     from tidegate.rules.rule_set import RuleSet
     from tidegate.rules.sql.connection import DatabaseLike
     from tidegate.rules.sql.read import Marks
     from tidegate.server.records.audit import Actor
 
-__all__ = ["AdminDatabase", "Change"]
+    Write = Callable[["Change"], object]
+
+__all__ = ["AdminDatabase", "Change", "LateChanges"]
+
+log = logging.getLogger("tidegate")
 
 # The timeout of a change of rules, in seconds.
 _LONGEST_CHANGE = 60.0
+# How often it is tried to write a change that is late, in seconds.
+_LATE_EVERY = 5.0
+# Operators make few: beyond this, a change that is not written is refused.
+_MOST_LATE = 1000
 
 
 class Change:
@@ -71,11 +82,14 @@ class AdminDatabase:
         self, database: DatabaseLike, *, timeout: float, now: Callable[[], dt.datetime]
     ) -> None:
         self._timeout = timeout
-        self._now = now
+        self.now = now
+        """Returns the present time."""
         first = Database(database, timeout)  # raises for a malformed URL
         self.engine = first.engine
         self.name = first.name
         """The URL of the database, without the password."""
+        self.late = LateChanges(self)
+        """Changes in force that are not written yet."""
 
     @contextlib.contextmanager
     def connect(self, timeout: float | None = None) -> Iterator[sa.Connection]:
@@ -107,10 +121,12 @@ class AdminDatabase:
         of_rules: bool = False,
         known: RuleSet | None = None,
         look: Callable[[sa.Connection], object] | None = None,
+        at: dt.datetime | None = None,
     ) -> Iterator[Change]:
         """Opens a change, undone if the block raises. Changes of rules are made one at a time.
 
-        `look` is called before the change begins, and reads on the same connection.
+        `look` is called before the change begins, and reads on the same connection. `at` is the
+        time of the change; now if it is None.
         """
         # The compiler has the same timeout, and takes long for very many overrides.
         timeout = max(self._timeout, _LONGEST_CHANGE) if of_rules else self._timeout
@@ -121,5 +137,94 @@ class AdminDatabase:
                 look(connection)
                 connection.rollback()
             begin_change(connection, of_rules=of_rules)
-            yield Change(connection, actor, self._now(), known)
+            yield Change(connection, actor, at or self.now(), known)
             connection.commit()
+
+
+class _Late(NamedTuple):
+    at: dt.datetime
+    actor: Actor
+    what: str
+    write: Write
+
+
+class LateChanges:
+    """Changes in force although the database takes no write, such as on a full disk.
+
+    Writes changes now, or else as soon as the database takes them, in order. Thread-safe.
+
+    Until then they are in force in this process alone, and lost with it; the log has them.
+    """
+
+    def __init__(self, database: AdminDatabase, *, interval: float = _LATE_EVERY) -> None:
+        self._database = database
+        self._interval = interval
+        self._waiting: list[_Late] = []
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.revoked: set[int] = set()
+        """The ids of tokens whose end is not written yet."""
+
+    def make(self, actor: Actor, what: str, write: Write) -> bool:
+        """Makes a change, and returns whether it is written. Raises what `write` raises.
+
+        Raises StorageError if the database takes no write and too many changes wait.
+        """
+        try:
+            with self._database.change(actor) as change:
+                write(change)
+        except StorageError as error:
+            if isinstance(error.__cause__, (sa.exc.DataError, sa.exc.IntegrityError)):
+                raise
+            with self._lock:
+                if len(self._waiting) >= _MOST_LATE:
+                    raise
+                self._waiting.append(_Late(self._database.now(), actor, what, write))
+                self._start()
+            log.error(
+                "%s by %s (%s) is in force in this process, and is written once the database takes "
+                "it: %s",
+                what,
+                actor.name,
+                actor.remote,
+                error,
+            )
+            return False
+        return True
+
+    def write_all(self) -> bool:
+        """Tries to write what waits, and returns whether nothing is left."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    return True
+                late = self._waiting[0]
+            try:
+                with self._database.change(late.actor, at=late.at) as change:
+                    late.write(change)
+            except StorageError:
+                return False
+            except Exception as error:  # somebody else has done it, such as at another instance
+                log.warning("%s by %s was not written: %s", late.what, late.actor.name, error)
+            else:
+                log.info("%s by %s is written now", late.what, late.actor.name)
+            with self._lock:
+                self._waiting.pop(0)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="tidegate late changes", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while True:
+            pause.wait(self._interval)
+            if not self.write_all():
+                continue
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None
+                    return

@@ -14,7 +14,7 @@ from tidegate.limiter.errors import ConfigurationError
 if TYPE_CHECKING:
     from tidegate.server.anomalies.detector import AnomalyDetector
 
-__all__ = ["StateFile", "beside_database"]
+__all__ = ["StateFile", "beside_database", "folder_of"]
 
 log = logging.getLogger("tidegate")
 
@@ -23,13 +23,22 @@ _SECONDS = 600.0
 
 def beside_database(database: str | None) -> Path | None:
     """Returns the path of the file beside a database of SQLite; None for any other database."""
-    if database is None:
-        return None
+    file = None if database is None else _file_of(database)
+    return None if file is None else Path(f"{file}.anomalies")
+
+
+def folder_of(database: str) -> Path | None:
+    """Returns the folder of a database of SQLite; None for any other database."""
+    file = _file_of(database)
+    return None if file is None else Path(file).absolute().parent
+
+
+def _file_of(database: str) -> str | None:
     url = sa.make_url(database)
     file = url.database
     if url.get_backend_name() != "sqlite" or not file or file.startswith((":memory:", "file:")):
         return None
-    return Path(f"{file}.anomalies")
+    return file
 
 
 class StateFile:

@@ -116,6 +116,7 @@ def _now_values(visit: Visit) -> dict[str, Any]:
         "degraded": sum(each.degraded for each in seconds),
         "in_shadow": sum(each.in_shadow for each in seconds),
         "storage_problem": dashboard.ping(),
+        "problem": dashboard.state.problem(),
         "version": dashboard.state.version,
         "started": dt.datetime.fromtimestamp(started, dt.timezone.utc),
         "configurations": [
