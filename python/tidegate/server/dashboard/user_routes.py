@@ -251,7 +251,7 @@ def create_user_api(admin: Admin, credentials: Credentials, *, limit: str = FAIL
     """Returns the JSON for users as an ASGI application, to be mounted at /v1/dashboard."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.admin = admin
-    app.include_router(router)
+    app.routes.extend(router.routes)
     app.state.admin_routes = list(router.routes)
     add_handlers(app)
     app.add_middleware(Guard, most_bytes=65_536, seconds=30.0)
