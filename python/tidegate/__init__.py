@@ -86,7 +86,19 @@ if not TYPE_CHECKING:
         "Tiers": "from tidegate.rules import Tiers",
         "client_ip": "from tidegate.keys import client_ip",
         "exempt": "from tidegate.fastapi import exempt",
-        "limit": "from tidegate import rate_limit",
+        **dict.fromkeys(
+            ("RateLimiting", "Throttle", "limit", "ratelimit", "throttle"),
+            "from tidegate import rate_limit",
+        ),
+        **dict.fromkeys(("init", "init_app", "setup"), "from tidegate import configure"),
+        "AsyncLimiter": "Limiter('5/minute'), and await its hit_async()",
+        "Quota": "from tidegate.quotas import Quota",
+        "Rate": "from tidegate import Limit",
+        "RateLimitCollector": "from tidegate.prometheus import RateLimitCollector",
+        "Rules": "from tidegate import RuleSet",
+        "Semaphore": "Limiter('5 at once'), and its slot(key)",
+        "load_rules": "RuleSet.load('rules.yaml')",
+        **{name: f"from tidegate.testing import {name}" for name in ("limits_off", "reset_all")},
         **dict.fromkeys(
             ("RateLimitError", "RateLimitException", "RateLimited", "TooManyRequests"),
             "from tidegate import RateLimitExceeded",
@@ -95,10 +107,16 @@ if not TYPE_CHECKING:
             ("MemoryStorage", "RedisBackend", "RedisStorage", "redis", "storage"),
             "Limiter(..., storage='redis://localhost')",
         ),
-        **dict.fromkeys(
-            ("FixedWindow", "LeakyBucket", "SlidingWindow", "TokenBucket"),
-            "Limiter(..., algorithm='token-bucket')",
-        ),
+        **{
+            name: f"Limiter(..., algorithm={algorithm!r})"
+            for name, algorithm in {
+                "FixedWindow": "fixed-window",
+                "LeakyBucket": "leaky-bucket",
+                "MovingWindow": "sliding-log",
+                "SlidingWindow": "sliding-window",
+                "TokenBucket": "token-bucket",
+            }.items()
+        },
         "decorators": "from tidegate import rate_limit",
         "middleware": "from tidegate.asgi import RateLimitMiddleware",
     }
@@ -135,19 +153,9 @@ if not TYPE_CHECKING:
             from tidegate.limiter.stats import Stats
 
             return Stats
-        if name in _ELSEWHERE:
-            from tidegate.limiter.errors import missing
+        from tidegate.limiter.errors import missing
 
-            raise missing(__name__, name, _ELSEWHERE)
-        message = f"module {__name__!r} has no attribute {name!r}"
-        if not name.startswith("_"):
-            import difflib  # only an error message needs it
-
-            near = difflib.get_close_matches(name.lower(), [each.lower() for each in __all__])
-            names = [each for each in __all__ if each.lower() in near]
-            if names:
-                message += f"; expected perhaps {' or '.join(sorted(names))}"
-        raise AttributeError(message)
+        raise missing(__name__, name, _ELSEWHERE)
 
 
 def __dir__() -> list[str]:

@@ -535,5 +535,13 @@ def _in_event_loop() -> bool:
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        names = ("ip", "remote_address", "get_remote_address", "ip_address")
-        raise missing(__name__, name, dict.fromkeys(names, "tidegate.keys.client_ip()"))
+        of_address = ("ip", "remote_address", "get_remote_address", "ip_address")
+        of_several = ("both", "combine", "combined", "join")
+        elsewhere = {
+            **dict.fromkeys(of_address, "tidegate.keys.client_ip()"),
+            **dict.fromkeys(of_several, "tidegate.keys.all_of()"),
+            **dict.fromkeys(("bearer", "jwt", "token"), "tidegate.keys.jwt_claim()"),
+            **dict.fromkeys(("current_user", "user_id"), "tidegate.keys.user()"),
+            "from_header": "tidegate.keys.header()",
+        }
+        raise missing(__name__, name, elsewhere)

@@ -8,7 +8,7 @@
             assert_allowed(client.post("/login"))
         assert_refused(client.post("/login"), limit="5/minute")
 
-The fixtures of :mod:`tidegate.pytest_plugin` do the same for pytest. The environment variable
+The fixtures of tidegate.pytest_plugin do the same for pytest. The environment variable
 ``TIDEGATE_ENABLED=0`` switches all limits of requests off as well.
 """
 
@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tidegate.limiter.errors import missing
 from tidegate.limiter.storage.uri import clear_open_stores
 from tidegate.web.configuration import configured
 from tidegate.web.switch import switch
@@ -101,3 +102,16 @@ def _status(response: Any) -> int:
 
 def _rate_limit(response: Any) -> str:
     return f"RateLimit: {response.headers.get('RateLimit', 'none')}"
+
+
+# Type checkers are to find names that do not exist.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        elsewhere = {
+            **dict.fromkeys(("clock", "freeze"), "from tidegate import ManualClock"),
+            **dict.fromkeys(("disable", "disabled"), "from tidegate.testing import limits_off"),
+            **dict.fromkeys(("clear", "reset"), "from tidegate.testing import reset_all"),
+            **dict.fromkeys(("configure", "override"), "from tidegate.testing import configured"),
+        }
+        raise missing(__name__, name, elsewhere)

@@ -79,22 +79,49 @@ for _public in (TidegateError, *TidegateError.__subclasses__(), ArgumentTypeErro
     _public.__module__ = "tidegate"  # where users import them; tracebacks and pickles name it
 
 
+_FEW = 12  # names that a message lists
+
+
 def missing(module: str, name: str, elsewhere: dict[str, str]) -> Exception:
     """The error to raise where `module` has no `name`.
 
-    `elsewhere` says how to import what callers look for there. For these it is an ImportError in
+    `elsewhere` says how to import what callers look for there. It is an ImportError in
     ``from ... import``, which does not show the message of an AttributeError. To be called by the
     module's ``__getattr__``.
     """
-    if name not in elsewhere:
+    if name.startswith("_"):
         return AttributeError(f"module {module!r} has no attribute {name!r}")
-    message = f"{module} has no {name}; expected `{elsewhere[name]}`"
-    import dis  # only an error message needs it
+    import difflib
+    import dis  # only an error message needs them
+
+    names: list[str] = sys.modules[module].__all__
+    near = {each.lower() for each in difflib.get_close_matches(name.lower(), map(str.lower, names))}
+    message = f"{module} has no {name}"
+    if name in elsewhere:
+        message += f"; expected `{elsewhere[name]}`"
+    elif _is_module(f"{module}.{name}"):
+        message += f" before it is imported; expected `import {module}.{name}`"
+    elif near:
+        meant = " or ".join(sorted(each for each in names if each.lower() in near))
+        message += f"; expected perhaps {meant}"
+    elif len(names) <= _FEW:
+        message += f"; expected one of {', '.join(names)}"
 
     caller = sys._getframe(2)
     if dis.opname[caller.f_code.co_code[caller.f_lasti]] == "IMPORT_FROM":
         return ImportError(message, name=module)
     return AttributeError(message)
+
+
+def _is_module(name: str) -> bool:
+    """Returns whether a package has a module of this name, which nothing has imported yet."""
+    if not hasattr(sys.modules[name.rpartition(".")[0]], "__path__"):
+        return False
+    import importlib.util
+
+    found = importlib.util.find_spec(name)
+    # Those of _elsewhere only raise an error.
+    return found is not None and "/_elsewhere/" not in (found.origin or "")
 
 
 def without_extra(module: str, extra: str, error: ImportError) -> ModuleNotFoundError:

@@ -251,7 +251,7 @@ class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
         if not self._has_leases:
             raise ConfigurationError(
                 f"a slot was requested of {', '.join(map(str, self._limits))}; expected a limiter "
-                "with a limit of algorithm='concurrency'"
+                "with a limit such as '5 at once'"
             )
         self._check(key, cost)
         self._deadline_ns(timeout)
@@ -480,7 +480,10 @@ if not TYPE_CHECKING:
         setattr(KeyLimiter, _name, Absent(_name, _advice))
     # The same calls in other limiters.
     for _name, _advice in {
-        "clear": "expected reset(key)",
+        **dict.fromkeys(("clear", "unlock"), "expected reset(key)"),
+        **dict.fromkeys(("take", "try_hit"), "expected hit(key)"),
+        "allowed": "expected allow(key)",
+        "remaining": "expected peek(key).remaining",
         "consume": "expected hit(key, cost)",
         "get_window_stats": "expected peek(key), which has remaining and reset_after",
         "exempt": "expected exempt_when= of @rate_limit, or `from tidegate.fastapi import exempt`",

@@ -14,7 +14,7 @@ from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 from tidegate.asgi import RateLimitMiddleware
-from tidegate.fastapi import RateLimit
+from tidegate.fastapi import DefaultRateLimit, RateLimit, exempt
 from tidegate.rules import RuleSet
 
 
@@ -125,6 +125,33 @@ def test_a_guess_is_right(make: Callable[[], FastAPI]) -> None:
         (lambda: tg.configure(limit="1/hour"), "limit .here it is the limit of @rate_limit, Def"),
         (lambda: tg.configure(storage="memory://", by="ip"), "by .here it is key=.; expected sto"),
         (lambda: keys.client_ip(trusted_proxies=True), "True; expected a list of addresses and"),
+        (
+            lambda: keys.client_ip(num_proxies=1),
+            "client_ip.. was called with the unknown option num",
+        ),
+        (lambda: keys.api_key(["a"], name="x-api-key"), "api_key.* unknown option name"),
+        (lambda: exempt(), "exempt.. was called without function; expected exempt.function."),
+        (lambda: decorated("1/hour", block=True), "block .here it is wait= of @rate_limit"),
+        (lambda: decorated("1/hour", max_wait=2), "max_wait .here it is wait= of @rate_limit"),
+        (lambda: decorated("1/hour", concurrency=2), "here it is a limit such as '5 at once'"),
+        (
+            lambda: decorated("1/hour", rules=[]),
+            "rules .here it is rules= and tiers= of middleware",
+        ),
+        (lambda: decorated("1/hour", exempt_paths=["/a"]), "exempt_paths= of middleware"),
+        (lambda: decorated("1/hour", handler=str), "handler .here it is on_refused="),
+        (lambda: decorated("1/hour", detail="later"), "detail .here it is on_refused="),
+        (lambda: decorated("1/hour", tokens=2), "tokens .here it is cost="),
+        (lambda: statuses(behind(limit="1/hour", wait=2)), "wait .here it is wait= of @rate_limit"),
+        (lambda: statuses(behind(limit="1/hour", methods=["POST"])), "methods .* exempt_methods="),
+        (
+            lambda: statuses(behind(limit="1/hour", skip_paths=["/a"])),
+            "skip_paths .* exempt_paths=",
+        ),
+        (lambda: statuses(behind(limit="1/hour", allowlist=["::1"])), "an allow list of rules"),
+        (lambda: tg.Limiter("1/hour", key="ip"), "key .here it is the key of each call"),
+        (lambda: tg.Limiter("1/hour", url="redis://h"), "url .here it is storage="),
+        (lambda: tg.configure(enabled=False), "enabled .here it is enabled= of each limit"),
         (lambda: tg.Limiter("1/hour", storage="localhost:6379"), "expected 'memory://' and"),
         (lambda: tg.Limiter("100 requests per minute"), "such as '100/minute', '5 per 2 seconds'"),
         (
@@ -310,6 +337,19 @@ def test_a_refusal_that_looks_like_a_success_is_named_once(
             "from tidegate.starlette import RateLimitMiddleware",
             "from tidegate.asgi import RateLimitMiddleware",
         ),
+        ("from tidegate import ratelimit", "from tidegate import rate_limit"),
+        ("from tidegate import Quota", "from tidegate.quotas import Quota"),
+        ("from tidegate import setup", "from tidegate import configure"),
+        ("from tidegate import reset_all", "from tidegate.testing import reset_all"),
+        ("from tidegate.testing import disable", "from tidegate.testing import limits_off"),
+        (
+            "from tidegate.metrics import RateLimitCollector",
+            "from tidegate.prometheus import RateLimitCollector",
+        ),
+        ("from tidegate.config import configure", "from tidegate import configure"),
+        ("from tidegate.dependencies import RateLimit", "from tidegate.fastapi import RateLimit"),
+        ("from tidegate.asyncio import Limiter", "from tidegate import Limiter"),
+        ("from tidegate.quota import Quota", "from tidegate.quotas import Quota"),
     ],
 )
 def test_a_wrong_import_says_the_right_one_which_works(statement: str, expected: str) -> None:
@@ -319,8 +359,55 @@ def test_a_wrong_import_says_the_right_one_which_works(statement: str, expected:
 
 
 @pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("from tidegate.keys import clientip", "has no clientip; expected perhaps client_ip"),
+        (
+            "from tidegate.keys import path",
+            "expected one of KeyFunction, all_of, api_key, client_ip",
+        ),
+        ("from tidegate import Limitr", "expected perhaps Limit or Limiter"),
+        ("from tidegate import keys; keys.join", "has no join; expected `tidegate.keys.all_of..`"),
+        ("from tidegate.fastapi import Limit", "expected perhaps RateLimit"),
+    ],
+)
+def test_a_name_that_does_not_exist_leads_to_those_that_do(statement: str, expected: str) -> None:
+    with pytest.raises((ImportError, AttributeError), match=expected):
+        exec(statement, {})
+
+
+def test_a_module_that_is_not_imported_yet_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(tg, "starlette", raising=False)
+    with pytest.raises(AttributeError, match=r"before it is imported; expected `import tidegate.s"):
+        tg.starlette  # type: ignore[attr-defined]  # noqa: B018
+    for absent in ("metrics", "nothing", "__path_of__"):
+        with pytest.raises(AttributeError) as said:
+            getattr(tg, absent)
+        assert "before it is imported" not in str(said.value)
+
+
+@pytest.mark.parametrize("default", [False, True])
+def test_an_exemption_that_middleware_does_not_know_is_named_once(
+    default: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where nothing reads it: under a default limit it has its effect."""
+    app = FastAPI(dependencies=[Depends(DefaultRateLimit("1/hour"))] if default else [])
+    app.add_middleware(RateLimitMiddleware, limit="2/hour")
+    app.get("/tides")(exempt(lambda: "ok"))
+    assert statuses(app) == [200, 200]
+    said = [line for line in caplog.messages if "is under @exempt" in line]
+    assert len(said) == (0 if default else 1)
+    if said:
+        assert "expected exempt_paths=['/tides'] of the middleware" in said[0]
+
+
+@pytest.mark.parametrize(
     ("name", "expected"),
     [
+        ("try_hit", "hit"),
+        ("take", "hit"),
+        ("allowed", "allow"),
+        ("unlock", "reset"),
         ("try_acquire", "hit"),
         ("consume", "hit"),
         ("is_allowed", "allow"),

@@ -104,6 +104,6 @@ def test_a_password_that_could_be_a_database_is_not_shown():
 
 @pytest.mark.parametrize(("name", "meant"), [("limter", "Limiter"), ("plan", "Plan")])
 def test_a_name_that_the_package_does_not_have(name, meant):
-    with pytest.raises(AttributeError, match=f"no attribute '{name}'; expected perhaps .*{meant}"):
+    with pytest.raises(AttributeError, match=f"has no {name}; expected perhaps .*{meant}"):
         getattr(tg, name)
     assert not hasattr(tg, "__wrapped__")

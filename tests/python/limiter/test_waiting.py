@@ -381,5 +381,5 @@ def test_a_caller_that_waits_for_foreign_leases_polls_less_and_less() -> None:
 
 
 def test_a_slot_needs_a_concurrency_limit() -> None:
-    with pytest.raises(tg.ConfigurationError, match="algorithm='concurrency'"):
+    with pytest.raises(tg.ConfigurationError, match="a limit such as '5 at once'"):
         tg.Limiter("2/minute").slot("k")

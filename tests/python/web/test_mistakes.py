@@ -280,7 +280,7 @@ def test_another_name_is_refused_with_the_one_of_today(module: str, name: str, n
     with pytest.raises(ImportError, match=f"expected `from {module} import {now}`$"):
         exec(f"from {module} import {name}")
     assert hasattr(importlib.import_module(module), now)
-    with pytest.raises(AttributeError, match=r"no attribute 'other'$"):
+    with pytest.raises(AttributeError, match=r"has no other; expected one of "):
         importlib.import_module(module).other  # noqa: B018
 
 
@@ -291,5 +291,5 @@ def test_the_name_of_an_address_in_other_limiters_leads_to_client_ip(name):
 
 
 def test_any_other_name_is_no_key_function():
-    with pytest.raises(AttributeError, match=r"'tidegate\.keys' has no attribute 'cliend_ip'$"):
+    with pytest.raises(AttributeError, match=r"has no cliend_ip; expected perhaps client_ip$"):
         tidegate.keys.cliend_ip  # noqa: B018

@@ -37,6 +37,7 @@ def explains_arguments(
         required += [each for each in by_name if each not in (function.__kwdefaults__ or {})]
         accepted = list(dict.fromkeys([*positional[own:], *by_name, *options]))
         takes_any = bool(code.co_flags & 0x04)  # *args
+        takes_options = bool(code.co_flags & 0x08)  # **options
 
         @functools.wraps(function)
         def checked(*args: Any, **given: Any) -> Any:
@@ -52,6 +53,11 @@ def explains_arguments(
                 raise ArgumentTypeError(
                     f"{name}() was called without {' and '.join(missing)}"
                     f"{_unknown(given, [*accepted, *others])}; expected "
+                    f"{_call(name, positional[own:], accepted)}"
+                )
+            if not takes_options and not given.keys() <= {*accepted}:
+                raise ArgumentTypeError(
+                    f"{name}() was called{_unknown(given, accepted)[4:]}; expected "
                     f"{_call(name, positional[own:], accepted)}"
                 )
             return function(*args, **given)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Callable, Generic, TypeVar
 
 from tidegate.limiter.errors import ArgumentTypeError
+from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.web.frameworks.fastapi_openapi import EXEMPT, calls_of, mark_of
 
 __all__ = ["PerRoute", "exempt", "has_own_limit", "name_of"]
@@ -20,6 +21,7 @@ T = TypeVar("T")
 _MOST_ROUTES = 10_000
 
 
+@explains_arguments("exempt")
 def exempt(function: Function) -> Function:
     """Leaves a route out of all RateLimit and DefaultRateLimit dependencies.
 
@@ -28,7 +30,7 @@ def exempt(function: Function) -> Function:
         async def health(): ...
 
     The decorator may stand above or below the one that registers the route. @rate_limit still
-    limits the route, and so does middleware, which has `exempt_when`.
+    limits the route, and so does middleware, which has `exempt_paths`.
     """
     if not callable(function):
         raise ArgumentTypeError(

@@ -16,9 +16,9 @@ from tidegate.web.answers import to_the_end
 from tidegate.web.callables import is_async
 from tidegate.web.decisions import DECISIONS, GRANTED
 from tidegate.web.execution import AWAITING, BLOCKING
-from tidegate.web.frameworks.fastapi_openapi import MARK, mark_of
+from tidegate.web.frameworks.fastapi_openapi import EXEMPT, MARK, calls_of, mark_of
 from tidegate.web.frameworks.starlette_exceptions import remember, with_fields
-from tidegate.web.hooks import HeldLogs
+from tidegate.web.hooks import HeldLogs, log
 from tidegate.web.refusal import USUAL, plain_body
 from tidegate.web.request_limiter import NOT_READY
 
@@ -55,10 +55,15 @@ def take_decision(scope: Any, mark: Any) -> tuple[Any, ...]:
     return decided[1:]  # type: ignore[no-any-return]
 
 
-def _answering(handler: Any) -> Any:
+def _answering(handler: Any, dependant: Any) -> Any:
     """Returns the handler of a route, with a 429 for limits that its code finds exceeded."""
+    is_first = True
 
     async def answer(request: Any) -> Any:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            _note_vain_exemption(request.scope, dependant)
         try:
             return await handler(request)
         except RateLimitExceeded as exc:
@@ -72,6 +77,21 @@ def _answering(handler: Any) -> Any:
     return answer
 
 
+def _note_vain_exemption(scope: Any, dependant: Any) -> None:
+    """Warns of a route under @exempt that no dependency limits, and middleware does."""
+    endpoint = scope.get("endpoint")
+    if not getattr(endpoint, EXEMPT, False) or GRANTED not in scope:
+        return
+    if any(mark_of(call) is not None for call in calls_of(dependant) if call is not endpoint):
+        return
+    path = getattr(scope.get("route"), "path", scope["path"])
+    log.warning(
+        "rate limiting: %s is under @exempt, which is for RateLimit and DefaultRateLimit, and "
+        "middleware charged its request; expected exempt_paths=[%r] of the middleware",
+        getattr(endpoint, "__qualname__", endpoint), path,
+    )  # fmt: skip
+
+
 def _is_decided(scope: Any, mark: Any) -> bool:
     decided = scope.get(_DECIDED)
     return decided is not None and decided[0] is mark
@@ -80,8 +100,8 @@ def _is_decided(scope: Any, mark: Any) -> bool:
 def _deciding(make: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make)
     def made(*args: Any, **kwargs: Any) -> Any:
-        handler = _answering(make(*args, **kwargs))
         dependant = kwargs.get("dependant", args[0] if args else None)
+        handler = _answering(make(*args, **kwargs), dependant)
         mark = _mark_of_route(getattr(dependant, "call", None))
         if mark is None:
             return handler
