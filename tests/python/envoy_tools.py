@@ -106,11 +106,16 @@ class Envoy:
     """An Envoy with examples/envoy/envoy.yaml, on its own ports.
 
     Without `options`, the filter of rate limits has those of the example; an option that is
-    None is left out, as is Envoy's default.
+    None is left out, as is Envoy's default. `response_headers` are added to each response.
     """
 
     def __init__(
-        self, directory: Path, service: int, tidegate: int, options: dict[str, Any] | None = None
+        self,
+        directory: Path,
+        service: int,
+        tidegate: int,
+        options: dict[str, Any] | None = None,
+        response_headers: dict[str, str] | None = None,
     ) -> None:
         self.port, self.admin = free_port(), free_port()
         config = yaml.safe_load((EXAMPLES / "envoy.yaml").read_text())
@@ -121,6 +126,11 @@ class Envoy:
             (endpoint,) = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
             endpoint["endpoint"]["address"]["socket_address"]["port_value"] = port
         manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+        (host,) = manager["route_config"]["virtual_hosts"]
+        host["response_headers_to_add"] = [
+            {"header": {"key": key, "value": value}}
+            for key, value in (response_headers or {}).items()
+        ]
         settings = manager["http_filters"][0]["typed_config"]
         settings.update(options or {})
         for name in [name for name, value in settings.items() if value is None]:

@@ -254,8 +254,17 @@ std::string WriteJson(const RateLimitResponse& response) {
       json.push_back('}');
     });
   }
-  if (response.has_quota_mode || !response.metadata.empty()) {
-    json.append(",\"dynamicMetadata\":{");
+  if (response.has_metadata()) {
+    json.append(",\"dynamicMetadata\":");
+    std::string asked = "{}";
+    if (!response.request.empty()) {
+      asked.clear();
+      response.request.AppendJson(&asked);
+    }
+    asked.pop_back();  // the last brace: further fields follow
+    json.append(asked);
+    const bool has_more = response.has_quota_mode || !response.metadata.empty();
+    if (asked.size() > 1 && has_more) json.push_back(',');
     if (!response.metadata.empty()) {
       json.append("\"metadata\":");
       response.metadata.AppendJson(&json);

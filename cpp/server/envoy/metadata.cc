@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/text.h"
+#include "server/envoy/rate_limit_message.h"
 #include "server/json_text.h"
 
 namespace tidegate::server::envoy {
@@ -60,6 +61,35 @@ absl::StatusOr<Metadata> Metadata::Parse(std::string_view json) {
   }
   Metadata metadata;
   metadata.fields_ = Reader::ReadFields(object);
+  return metadata;
+}
+
+Metadata Metadata::Of(const RateLimitRequest& request) {
+  const auto text = [](std::string bytes) {
+    if (!simdjson::validate_utf8(bytes)) {
+      for (char& byte : bytes) {
+        if ((static_cast<unsigned char>(byte) & 0x80U) != 0) byte = '?';
+      }
+    }
+    return bytes;
+  };
+  List descriptors;
+  for (const Descriptor& descriptor : request.descriptors) {
+    Fields& fields = descriptors.emplace_back().data.emplace<Fields>();
+    List& entries = fields["entries"].data.emplace<List>();
+    for (const Entry& entry : descriptor.entries) {
+      entries.emplace_back().data = text(absl::StrCat(Absl(entry.key), "=", Absl(entry.value)));
+    }
+    if (descriptor.hits_addend.has_value()) {
+      fields["hitsAddend"].data = static_cast<double>(*descriptor.hits_addend);
+    }
+  }
+  Metadata metadata;
+  metadata.fields_["domain"].data = text(std::string(request.domain));
+  metadata.fields_["descriptors"].data = std::move(descriptors);
+  if (request.hits_addend != 0) {
+    metadata.fields_["hitsAddend"].data = static_cast<double>(request.hits_addend);
+  }
   return metadata;
 }
 

@@ -18,10 +18,16 @@ class basic_pbf_writer;
 
 namespace tidegate::server::envoy {
 
+struct RateLimitRequest;
+
 class Metadata {
  public:
   // Reads a JSON object. An error says what was given and what is expected.
   static absl::StatusOr<Metadata> Parse(std::string_view json);
+
+  // What a request asked: its domain, its descriptors as texts `key=value`, and its hits. Bytes
+  // that are not UTF-8 are shown as '?'.
+  static Metadata Of(const RateLimitRequest& request);
 
   bool empty() const { return fields_.empty(); }
   // Adds the fields of `other` that are not there. Fields that are objects in both are merged

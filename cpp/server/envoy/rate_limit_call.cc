@@ -46,6 +46,7 @@ int64_t UntilResetNs(const Decision& decision) {
 
 absl::Status RateLimitCall::Prepare(const RateLimitRequest& request, const Penalties* penalties) {
   asked_.resize(request.descriptors.size());
+  if (options().request_metadata) request_ = Metadata::Of(request);
   Match(request);
   DropReplaced();
   for (size_t i = 0; i < asked_.size(); ++i) {
@@ -265,6 +266,7 @@ bool RateLimitCall::IsOutOfQuota() const {
 RateLimitResponse RateLimitCall::Finish() {
   if (is_blocked()) return FinishBlocked();
   RateLimitResponse response;
+  response.request = std::move(request_);
   out_of_quota_ = IsOutOfQuota();
   bool refused = out_of_quota_;
   bool degraded = false;
@@ -290,6 +292,7 @@ RateLimitResponse RateLimitCall::Finish() {
 
 RateLimitResponse RateLimitCall::FinishBlocked() {
   RateLimitResponse response;
+  response.request = std::move(request_);
   for (const Asked& asked : asked_) {
     DescriptorStatus& status = response.statuses.emplace_back();
     if (!asked.is_of_caller) continue;

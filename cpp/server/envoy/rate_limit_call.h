@@ -27,6 +27,7 @@ struct ServiceOptions {
   bool all_or_none = true;        // for domains without their own setting
   bool shadow_mode = false;       // the answer is always OK, whatever the limits say
   bool response_headers = false;  // adds X-RateLimit-* to the response of the proxy
+  bool request_metadata = false;  // the response's metadata say what the request asked
   double near_ratio = 0.8;        // usage beyond this share of a limit counts as near it
   std::string user_key = "user";  // the key of the entry that names the user; empty for none
 };
@@ -157,6 +158,7 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   Caller caller_;       // its views are of the request, of `joined_`, or of `kept_`
   std::string joined_;  // the name of a caller whom no entry names
   KeptCaller kept_;     // for answers that come after the request is gone
+  Metadata request_;    // for the response, if the options ask for it
   std::optional<Penalty> penalty_;
   absl::InlinedVector<Asked, 2> asked_;
   std::vector<Group> groups_;

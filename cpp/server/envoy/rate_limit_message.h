@@ -91,6 +91,9 @@ struct RateLimitResponse {
   bool has_quota_mode = false;
   absl::InlinedVector<uint32_t, 4> quota_mode_violations;
   Metadata metadata;  // of the descriptors that are within their limits
+  Metadata request;   // what the request asked, if the service tells it
+
+  bool has_metadata() const { return has_quota_mode || !metadata.empty() || !request.empty(); }
 };
 
 }  // namespace tidegate::server::envoy

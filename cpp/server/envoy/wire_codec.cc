@@ -158,6 +158,7 @@ void WriteField(pbf_writer& fields, std::string_view key, Write write) {
 }
 
 void WriteDynamicMetadata(const RateLimitResponse& response, pbf_writer metadata) {
+  response.request.Write(metadata);
   if (!response.metadata.empty()) {
     WriteField(metadata, "metadata", [&](pbf_writer& value) {
       pbf_writer fields(value, 5);
@@ -202,7 +203,7 @@ std::string WriteWire(const RateLimitResponse& response) {
     header.add_string(1, name.data(), name.size());
     header.add_string(2, value);
   }
-  if (response.has_quota_mode || !response.metadata.empty()) {
+  if (response.has_metadata()) {
     WriteDynamicMetadata(response, pbf_writer(writer, 6));
   }
   return bytes;

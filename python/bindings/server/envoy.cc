@@ -137,13 +137,15 @@ void RegisterEnvoy(py::module_& m) {
   py::class_<EnvoyService, server::RoutedService, std::shared_ptr<EnvoyService>>(m, "EnvoyService")
       .def(py::init([](const py::object& store, const py::object& clock, std::string scope,
                        bool all_or_none, bool shadow_mode, bool response_headers, double near_ratio,
-                       std::shared_ptr<server::Recorder> recorder, std::string user_key) {
+                       std::shared_ptr<server::Recorder> recorder, std::string user_key,
+                       bool request_metadata) {
              server::envoy::ServiceOptions options;
              options.all_or_none = all_or_none;
              options.shadow_mode = shadow_mode;
              options.response_headers = response_headers;
              options.near_ratio = near_ratio;
              options.user_key = std::move(user_key);
+             options.request_metadata = request_metadata;
              return std::make_shared<EnvoyService>(
                  FromCapsule<Store>(store, kStoreCapsule),
                  clock.is_none() ? nullptr : FromCapsule<Clock>(clock, kClockCapsule),
@@ -152,7 +154,8 @@ void RegisterEnvoy(py::module_& m) {
            py::arg("store"), py::arg("clock") = py::none(), py::arg("scope") = "", py::kw_only(),
            py::arg("all_or_none") = true, py::arg("shadow_mode") = false,
            py::arg("response_headers") = false, py::arg("near_ratio") = 0.8,
-           py::arg("recorder").none(true) = py::none(), py::arg("user_key") = "user")
+           py::arg("recorder").none(true) = py::none(), py::arg("user_key") = "user",
+           py::arg("request_metadata") = false)
       .def(
           "use",
           [](EnvoyService& self, TreeMaker& tree) { ThrowUnlessOk(self.Use(tree.Complete())); },

@@ -192,6 +192,7 @@ class EnvoyService(Service):
         near_ratio: float = 0.8,
         recorder: Recorder | None = None,
         user_key: str = "user",
+        request_metadata: bool = False,
     ) -> None:
         """`store` and `clock` are capsules of `tidegate._core`; `scope` keeps its usage apart."""
     def use(self, tree: DescriptorTree) -> None:

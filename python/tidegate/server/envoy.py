@@ -29,6 +29,9 @@ _MOST_FILES = 10_000
 class DescriptorFiles(Source[Descriptors]):
     """The descriptors of a file, or of all .yaml and .yml files of a folder: a domain in each.
 
+    With `merge_domains`, several files may have one domain; with `quota_mode`, all limits are in
+    quota mode.
+
         source = DescriptorFiles("/etc/tidegate/envoy")
         follow(source, service)
 
@@ -39,8 +42,17 @@ class DescriptorFiles(Source[Descriptors]):
     invalid descriptors, and OSError for files that cannot be read.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, interval: float = 0.5) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        interval: float = 0.5,
+        merge_domains: bool = False,
+        quota_mode: bool = False,
+    ) -> None:
         self._path = Path(path)
+        self._merge_domains = merge_domains
+        self._quota_mode = quota_mode
         self._watch = FileWatch(self._stamp, interval)
         super().__init__(interval=interval)
 
@@ -76,7 +88,9 @@ class DescriptorFiles(Source[Descriptors]):
             documents = [
                 read_file(path, keep_texts=True, typed="metadata") for path in self._files()
             ]
-            descriptors = Descriptors(documents)
+            descriptors = Descriptors(
+                documents, merge_domains=self._merge_domains, quota_mode=self._quota_mode
+            )
         except RulesError as error:
             raise RefusedError(error) from error
         except BaseException:

@@ -53,20 +53,27 @@ class _Replaces(NamedTuple):
 class Descriptors:
     """The compiled domains of some documents, by which an EnvoyService decides.
 
-    Raises RulesError, which lists all mistakes.
+    With `merge_domains`, several documents may have descriptors of one domain; with `quota_mode`,
+    all limits are in quota mode. Raises RulesError, which lists all mistakes.
     """
 
-    def __init__(self, documents: Sequence[Document]) -> None:
+    def __init__(
+        self,
+        documents: Sequence[Document],
+        *,
+        merge_domains: bool = False,
+        quota_mode: bool = False,
+    ) -> None:
         self.tree = _native.DescriptorTree()
         """For `EnvoyService.use()`."""
         self.domains: list[str] = []
         self.notes: list[str] = []
         """Accepted settings that may be mistakes."""
         digest = hashlib.sha256()
-        compiler = _Compiler(self.tree)
+        compiler = _Compiler(self.tree, merge_domains, quota_mode)
         for document in documents:
             domain = compiler.domain(document)
-            if domain is not None:
+            if domain is not None and domain not in self.domains:
                 self.domains.append(domain)
             digest.update(json.dumps(document.data, sort_keys=True, default=str).encode())
         compiler.check_replaces()
@@ -85,13 +92,23 @@ class Descriptors:
         return f"Descriptors({self.domains!r}, {self.limits} limits, digest={self.digest!r})"
 
 
+class _Domain(NamedTuple):
+    place: str
+    """Where it was named first."""
+    all_or_none: bool | None
+    root: int
+    seen: dict[tuple[str, str | None], str]
+    """The place of each of its first descriptors."""
+
+
 class _Compiler:
-    def __init__(self, tree: _native.DescriptorTree) -> None:
+    def __init__(self, tree: _native.DescriptorTree, merge_domains: bool, quota_mode: bool) -> None:
+        self._merges = merge_domains
+        self._quota_mode = quota_mode
         self.problems: list[Problem] = []
         self.notes: list[str] = []
         self._tree = tree
-        # The place of each domain.
-        self._domains: dict[str, str] = {}
+        self._domains: dict[str, _Domain] = {}
         self._replaces: list[_Replaces] = []
         self._names: set[str] = set()
 
@@ -105,20 +122,31 @@ class _Compiler:
             name = data.get("domain")
             if not isinstance(name, str) or not name:
                 self._refuse(document, ("domain",), f"is {name!r:.80}; expected a text")
-            first = self._domains.setdefault(name, _place(document, ("domain",)))
-            if first != _place(document, ("domain",)):
+            first = self._domains.get(name)
+            if first is not None and not self._merges:
                 self._refuse(
                     document,
                     ("domain",),
-                    f"is {name!r:.80}, which {first} has; expected each domain once",
+                    f"is {name!r:.80}, which {first.place} has; expected each domain once, or "
+                    "envoy.merge_domains: true",
                 )
             all_or_none = None
             if "all_or_none" in data:
                 all_or_none = self._flag(document, (), data, "all_or_none")
-            root = self._tree.add_domain(name, all_or_none)
+            if first is None:
+                root = self._tree.add_domain(name, all_or_none)
+                first = _Domain(_place(document, ("domain",)), all_or_none, root, {})
+                self._domains[name] = first
+            elif all_or_none != first.all_or_none:
+                self._refuse(
+                    document,
+                    ("all_or_none",),
+                    f"is {all_or_none!r}, and {first.all_or_none!r} at {first.place}; expected one "
+                    "value in all files of a domain",
+                )
         except _Refused:
             return None
-        self._level(document, ("descriptors",), data.get("descriptors"), root)
+        self._level(document, ("descriptors",), data.get("descriptors"), first.root, first.seen)
         return name
 
     def check_replaces(self) -> None:
@@ -141,13 +169,19 @@ class _Compiler:
                     "no circle",
                 )
 
-    def _level(self, document: Document, where: Any, descriptors: Any, parent: int) -> None:
+    def _level(
+        self,
+        document: Document,
+        where: Any,
+        descriptors: Any,
+        parent: int,
+        seen: dict[tuple[str, str | None], str],
+    ) -> None:
         if descriptors is None:
             return
         if not isinstance(descriptors, list):
             self._problem(document, where, f"is {descriptors!r:.80}; expected a list")
             return
-        seen: dict[tuple[str, str | None], str] = {}
         for i, descriptor in enumerate(descriptors):
             place = (*where, i)
             try:
@@ -180,13 +214,15 @@ class _Compiler:
             option: self._flag(document, where, descriptor, field)
             for field, option in _SWITCHES.items()
         }
+        if self._quota_mode:
+            options["quota"] = True
         options.update(self._rate_limit(document, (*where, "rate_limit"), descriptor))
         options["metadata"] = self._metadata(document, (*where, "metadata"), descriptor)
         try:
             node = self._tree.add_descriptor(parent, key, value, **options)
         except ValueError as error:
             self._refuse(document, where, f"is not accepted: {error}")
-        self._level(document, (*where, "descriptors"), descriptor.get("descriptors"), node)
+        self._level(document, (*where, "descriptors"), descriptor.get("descriptors"), node, {})
 
     def _rate_limit(self, document: Document, where: Any, descriptor: Any) -> dict[str, Any]:
         limit = descriptor.get("rate_limit")

@@ -160,13 +160,18 @@ class Service:
             return None
         from tidegate.server.envoy import DescriptorFiles, follow
 
-        files = DescriptorFiles(envoy.config)
+        files = DescriptorFiles(
+            envoy.config, merge_domains=envoy.merge_domains, quota_mode=envoy.quota_mode
+        )
         self._closing.callback(files.close)
         self.envoy_service = _native.EnvoyService(
             self.store._native(),
             native_clock(None),
             self.settings.prefix,
             all_or_none=envoy.all_or_none,
+            shadow_mode=envoy.shadow_mode,
+            response_headers=envoy.response_headers,
+            request_metadata=envoy.request_metadata,
             recorder=self.recorder,
             user_key=envoy.user_key,
         )

@@ -183,6 +183,24 @@ class Envoy(_Part):
         description="Whether a request that one descriptor refuses is charged to none. Envoy's own "
         "service charges the others.",
     )
+    merge_domains: StrictBool = Field(
+        default=False, description="Whether several files may have descriptors of one domain."
+    )
+    shadow_mode: StrictBool = Field(
+        default=False, description="Whether the answer is always OK, whatever the limits say."
+    )
+    quota_mode: StrictBool = Field(
+        default=False, description="Whether all limits are in quota mode."
+    )
+    response_headers: StrictBool = Field(
+        default=False,
+        description="Whether responses of the proxy have X-RateLimit-Limit, -Remaining and -Reset.",
+    )
+    request_metadata: StrictBool = Field(
+        default=False,
+        description="Whether the metadata of answers have the domain, the descriptors and the hits "
+        "of the request.",
+    )
     user_key: Annotated[str, Field(max_length=255)] = Field(
         default="user",
         description="The entry that names the user, for history and anomalies; empty for none.",

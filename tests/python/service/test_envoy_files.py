@@ -305,7 +305,8 @@ def test_a_mistake_in_a_limit_is_named_with_its_place(
 
 def test_a_domain_that_two_files_have_is_refused_with_both_places(tmp_path: Path) -> None:
     assert problems(tmp_path, "domain: d", "# the same\ndomain: d") == [
-        "1.yaml:2: domain: is 'd', which 0.yaml:1 (domain) has; expected each domain once"
+        "1.yaml:2: domain: is 'd', which 0.yaml:1 (domain) has; expected each domain once, "
+        "or envoy.merge_domains: true"
     ]
 
 

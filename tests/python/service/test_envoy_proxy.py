@@ -38,14 +38,22 @@ MIDNIGHT = 1_700_006_400 * 10**9
 class Tidegate:
     """The service with the limits of examples/envoy, which the test may change."""
 
-    def __init__(self, directory: Path, storage: Any = "memory://", clock: Any = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        storage: Any = "memory://",
+        clock: Any = None,
+        *,
+        quota_mode: bool = False,
+        **options: Any,
+    ) -> None:
         self.limits = directory / "limits.yaml"
         if not self.limits.exists():
             shutil.copy(EXAMPLES / "limits.yaml", self.limits)
         self.store = storage if not isinstance(storage, str) else open_store(storage, {})
         native_clock = None if clock is None else _core.native_clock(clock)
-        self.service = native.EnvoyService(self.store._native(), native_clock, "edge")
-        self.source = DescriptorFiles(self.limits, interval=0.02)
+        self.service = native.EnvoyService(self.store._native(), native_clock, "edge", **options)
+        self.source = DescriptorFiles(self.limits, interval=0.02, quota_mode=quota_mode)
         follow(self.source, self.service)
         self.front: Any = None
         self.port = 0
@@ -104,10 +112,14 @@ def upstream() -> Iterator[Upstream]:
 
 @contextlib.contextmanager
 def edge_of(
-    directory: Path, upstream: Upstream, tidegate: Tidegate, options: dict[str, Any] | None = None
+    directory: Path,
+    upstream: Upstream,
+    tidegate: Tidegate,
+    options: dict[str, Any] | None = None,
+    response_headers: dict[str, str] | None = None,
 ) -> Iterator[Edge]:
     try:
-        envoy = Envoy(directory, upstream.port, tidegate.port, options)
+        envoy = Envoy(directory, upstream.port, tidegate.port, options, response_headers)
         try:
             client = Client(("127.0.0.1", envoy.port), timeout=30)
             yield Edge(envoy, upstream, tidegate, client)
@@ -265,6 +277,43 @@ def test_with_envoy_s_defaults_every_request_is_decided(
             return True
 
         eventually(all_are_decided, 60)
+
+
+TWO_QUOTAS = """
+domain: edge
+descriptors:
+- {key: user, rate_limit: {unit: minute, requests_per_unit: 2}, metadata: {route: user}}
+- {key: remote_address, rate_limit: {unit: minute, requests_per_unit: 4}, metadata: {route: all}}
+"""
+
+
+def test_the_switches_of_the_reference_hold_through_envoy(
+    tmp_path: Path, upstream: Upstream, clock: tg.ManualClock
+) -> None:
+    """QUOTA_MODE, LIMIT_RESPONSE_HEADERS_ENABLED and RESPONSE_DYNAMIC_METADATA, as in quota.sh."""
+    (tmp_path / "limits.yaml").write_text(TWO_QUOTAS)
+    tidegate = Tidegate(
+        tmp_path, clock=clock, quota_mode=True, response_headers=True, request_metadata=True
+    )
+    told = "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:{})%"
+    shown = {"x-domain": told.format("domain"), "x-route": told.format("metadata:route")}
+    off = {"enable_x_ratelimit_headers": None}
+    with edge_of(tmp_path, upstream, tidegate, off, shown) as edge:
+        answers = [edge.get(x_user="7") for _ in range(5)]
+        assert [each.status for each in answers] == [200] * 4 + [429]
+        assert [each["x-ratelimit-remaining"] for each in answers] == ["1", "0", "0", "0", "0"]
+        assert answers[0]["x-domain"] == "edge"
+        # Of what both say, the first counts; the user's quota is used up after two requests.
+        assert [each["x-route"] for each in answers[:4]] == ["user", "user", "all", "all"]
+
+
+def test_the_switch_for_shadow_refuses_nothing_through_envoy(
+    tmp_path: Path, upstream: Upstream, clock: tg.ManualClock
+) -> None:
+    """SHADOW_MODE"""
+    with edge_of(tmp_path, upstream, Tidegate(tmp_path, clock=clock, shadow_mode=True)) as edge:
+        assert {edge.get("/search", x_user="7").status for _ in range(25)} == {200}
+        assert edge.tidegate.service.stats()["shadow_mode"] == 5
 
 
 def test_envoy_accepts_the_example() -> None:

@@ -30,13 +30,21 @@ MIDNIGHT = 1_700_006_400 * 10**9
 class Service:
     """A service of a file, on a clock that stands still."""
 
-    def __init__(self, tmp_path: Path, text: str) -> None:
-        path = tmp_path / "limits.yaml"
-        path.write_text(text)
-        self.descriptors = Descriptors([read_file(path, keep_texts=True, typed="metadata")])
+    def __init__(
+        self, tmp_path: Path, *texts: str, files: dict[str, Any] | None = None, **options: Any
+    ) -> None:
+        paths = [tmp_path / f"limits{i}.yaml" for i in range(len(texts))]
+        for path, text in zip(paths, texts):
+            path.write_text(text)
+        self.descriptors = Descriptors(
+            [read_file(path, keep_texts=True, typed="metadata") for path in paths], **(files or {})
+        )
         self.clock = tg.ManualClock(start_ns=MIDNIGHT)
         self.native = native.EnvoyService(
-            open_store("memory://", {})._native(), _core.native_clock(self.clock), "tests"
+            open_store("memory://", {})._native(),
+            _core.native_clock(self.clock),
+            "tests",
+            **options,
         )
         self.native.use(self.descriptors.tree)
 
@@ -179,6 +187,55 @@ def test_a_limit_of_a_request_is_not_refused_by_that_of_the_file(tmp_path: Path)
     assert service.ask("a=1")["overallCode"] == "OVER_LIMIT"
     assert service.ask("a=1", **own)["overallCode"] == "OK"
     assert service.ask("a=1", **own)["overallCode"] == "OVER_LIMIT"
+
+
+def test_the_switch_for_quotas_holds_for_all_limits(tmp_path: Path) -> None:
+    # QUOTA_MODE=true
+    text = """
+    domain: d
+    descriptors:
+    - {key: a, rate_limit: {unit: minute, requests_per_unit: 1}}
+    - {key: b, rate_limit: {unit: minute, requests_per_unit: 2}}
+    """
+    service = Service(tmp_path, text, files={"quota_mode": True})
+    answers = [service.ask("a=1", "b=1") for _ in range(3)]
+    assert [each["overallCode"] for each in answers] == ["OK", "OK", "OVER_LIMIT"]
+    assert answers[1]["dynamicMetadata"] == {"quotaModeEnabled": True, "quotaModeViolations": [0]}
+
+
+def test_files_of_one_domain_are_merged_by_a_switch(tmp_path: Path) -> None:
+    # MERGE_DOMAIN_CONFIG=true
+    limit = "rate_limit: {unit: minute, requests_per_unit"
+    one = f"domain: d\ndescriptors: [{{key: a, {limit}: 1}}}}]"
+    two = f"domain: d\ndescriptors: [{{key: b, {limit}: 2}}}}]"
+    service = Service(tmp_path, one, two, files={"merge_domains": True})
+    assert service.descriptors.domains == ["d"]
+    statuses = service.ask("a=1", "b=1")["statuses"]
+    assert [limit_of(each) for each in statuses] == ["1/MINUTE", "2/MINUTE"]
+    again = f"domain: d\ndescriptors: [{{key: b, {limit}: 3}}}}]"
+    with pytest.raises(RulesError, match=r"has the key 'b' and the value None, as .*limits1"):
+        Service(tmp_path, one, two, again, files={"merge_domains": True})
+    with pytest.raises(RulesError, match=r"is True, and None at .*; expected one value in all"):
+        Service(tmp_path, one, two + "\nall_or_none: true", files={"merge_domains": True})
+
+
+def test_metadata_say_what_the_request_asked_by_a_switch(tmp_path: Path) -> None:
+    # RESPONSE_DYNAMIC_METADATA=true; service/ratelimit_test.go, TestRatelimitToMetadata
+    service = Service(tmp_path, QUOTAS, request_metadata=True)
+    assert service.ask("key1=val1")["dynamicMetadata"] == {
+        "domain": "quota",
+        "descriptors": [{"entries": ["key1=val1"]}],
+    }
+    told = service.ask("service=one, a=b", "service=one", hitsAddend=1)["dynamicMetadata"]
+    assert told == {
+        "domain": "quota",
+        "descriptors": [
+            {"entries": ["service=one", "a=b"], "hitsAddend": 1},
+            {"entries": ["service=one"], "hitsAddend": 1},
+        ],
+        "metadata": {"with_quota": {"name": "one", "first": "one"}, "order": 1},
+        "quotaModeEnabled": True,
+    }
 
 
 COUNTED = """
