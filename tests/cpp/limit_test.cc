@@ -189,6 +189,14 @@ TEST(LimitTest, MessagesQuoteUnknownNamesSafely) {
   // After 79 bytes comes a character of two bytes, and the text is cut after 80.
   EXPECT_THAT(std::string(ParseAlgorithm(std::string(79, 'x') + "\xc3\xa9.").status().message()),
               HasSubstr("'" + std::string(79, 'x') + "...'"));
+  // Neither does a text grow by what it cannot show: here the whole text, its clause and its zone.
+  const std::string unprintable(200, '\x01');
+  for (const std::string& bad : {"quota 1/month " + unprintable, "quota 1/month in " + unprintable,
+                                 "quota " + unprintable, unprintable}) {
+    const std::string refusal(Limit::Parse(bad, {}).status().message());
+    EXPECT_LT(refusal.size(), 600u) << refusal;
+    EXPECT_THAT(refusal, HasSubstr("\\x01..."));
+  }
 }
 
 // The calendar's arithmetic divides by numbers of months and years.
