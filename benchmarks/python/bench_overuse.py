@@ -5,13 +5,16 @@
 The limit is 1,000 units a minute, and a call is admitted by an estimate. The figure is what is used
 in an hour, or in 300 seconds with --quick, as a multiple of what burst and rate allow. Each limiter
 corrects the estimate as its manual shows, or has no way to give units back or to charge more than
-there is room for. One caller after the other: estimate 10, real 5,000. At once: 100 streams of some
-seconds, whose real cost has a heavy tail and whose estimate is a tenth of it; here the bound has
-what the calls in flight use beyond their estimates, too. Time is simulated.
+there is room for; LiteLLM has no estimates, and adds what was used. One caller after the other:
+estimate 10, real 5,000. At once: 100 streams of some seconds, whose real cost has a heavy tail and
+whose estimate is a tenth of it; here the bound has what the calls in flight use beyond their
+estimates, too. Time is simulated.
 """
 
 from __future__ import annotations
 
+import asyncio
+import datetime
 import heapq
 import random
 import time
@@ -50,6 +53,11 @@ class Way:
     name: str
     admit: Callable[[int], Any]
     settle: Callable[[Any, int, int], None]
+
+    @property
+    def burst(self) -> int:
+        """Two adjacent fixed windows may be full."""
+        return 2 * COUNT if "fixed" in self.name else COUNT
 
 
 def _tidegate() -> Iterator[Way]:
@@ -155,6 +163,58 @@ def _pyrate() -> Iterator[Way]:
         yield Way(f"pyrate-limiter {name}, try_acquire twice", admit, settle)
 
 
+def _litellm() -> Iterator[Way]:
+    """The proxy's limit on tokens, which asks whether a key has any left, and adds those that the
+    answer has used."""
+    hooks = harness.optional("litellm.proxy.hooks.parallel_request_limiter_v3")
+    if hooks is None:
+        return
+    litellm, proxy = harness.optional("litellm"), harness.optional("litellm.proxy._types")
+    assert litellm is not None
+    assert proxy is not None
+
+    class Simulated(datetime.datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Simulated:
+            return cls.fromtimestamp(CLOCK.ns / 1e9, tz)
+
+    class Counts(litellm.DualCache):  # type: ignore[misc]
+        """What the proxy keeps its counts in, without its imports."""
+
+        dual_cache = property(lambda self: self)
+
+        async def async_get_cache(self, key: str, **_: Any) -> Any:
+            return self.in_memory_cache.get_cache(key)
+
+        async def async_set_cache(self, key: str, value: Any, *, ttl: int, **_: Any) -> None:
+            self.in_memory_cache.set_cache(key, value, ttl=ttl)
+
+        async def async_batch_get_cache(self, keys: list[str], **_: Any) -> list[Any]:
+            return [self.in_memory_cache.get_cache(key) for key in keys]
+
+    hooks.datetime = Simulated
+    theirs = hooks._PROXY_MaxParallelRequestsHandler_v3(Counts())
+    theirs.get_rate_limit_type = lambda: "total"
+    user = proxy.UserAPIKeyAuth.model_construct(api_key="k", tpm_limit=COUNT)
+    metadata = {"metadata": {"user_api_key": "k"}}
+
+    def admit(_: int) -> Any:
+        try:
+            run(theirs.async_pre_call_hook(user, None, {}, "completion"))
+        except hooks.HTTPException:
+            return None
+        return True
+
+    def settle(_admitted: Any, _estimate: int, real: int) -> None:
+        usage = litellm.Usage(total_tokens=real)
+        answer = litellm.ModelResponse(usage=usage)
+        run(theirs.async_log_success_event({"litellm_params": metadata}, answer, None, None))
+
+    with asyncio.Runner() as runner:
+        run = runner.run
+        yield Way("LiteLLM proxy, tokens a minute (fixed window)", admit, settle)
+
+
 def sequential(way: Way, seconds: int) -> float:
     """A call each second, which ends before the next one."""
     used = 0
@@ -192,8 +252,7 @@ def at_once(way: Way, seconds: int) -> float:
                 level = max(0.0, level - (at - since) * COUNT / PERIOD) + real
                 since = at
                 beyond = sum(real - estimate for _, estimate, real in in_flight.values())
-                # Two adjacent windows may be full: that is the burst of window algorithms.
-                worst = max(worst, level / (2 * COUNT + beyond))
+                worst = max(worst, level / (way.burst + beyond))
         heapq.heappush(events, (at + wait, number))
     return worst
 
@@ -207,7 +266,7 @@ def main() -> None:
     try:
         time.time = lambda: CLOCK.ns / 1e9
         time.monotonic = lambda: CLOCK.ns / 1e9
-        for ways in (_tidegate, _limits, _throttled, _pyrate):
+        for ways in (_tidegate, _limits, _throttled, _pyrate, _litellm):
             found = []
             for measure in (sequential, at_once):
                 # New limiters for each, since all of a run share the time.

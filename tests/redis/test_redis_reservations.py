@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import signal
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ import tidegate as tg
 from polling import eventually
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
+from reservation_law import ALGORITHMS, Simulation
 from reservation_model import COUNT, LIMITS, PERIOD, Interleavings
 
 # So long that no unit comes back during a test.
@@ -115,6 +117,62 @@ def test_each_call_is_one_command_and_a_record_lives_as_long_as_it_must(
         else:
             assert 3_000_000 < int(ask(server, "PTTL", key)) <= 3_600_000
     assert len(records(server)) == 4
+
+
+def test_reserve_and_commit_of_a_plan_of_four_are_one_command_each(server: RedisServer) -> None:
+    first = tg.Limiter("100/hour", storage=server.uri(PATIENT))
+    others = [tg.Limiter(f"{count}/day", storage=first.storage) for count in (1000, 2000, 3000)]
+    plan = tg.Plan([first, *others])
+    keys, estimate = list("abcd"), [1, 10, 10, 10]
+    plan.reserve(keys, estimate).commit(estimate)  # sends the script
+    for how in ("commit", "commit_soon"):
+        before = server.calls()["evalsha"]
+        reservation = plan.reserve(keys, estimate)
+        assert server.calls()["evalsha"] == before + 1
+        getattr(reservation, how)([1, 20, 20, 20])
+        eventually(lambda before=before: server.calls()["evalsha"] == before + 2)
+    assert others[0].peek("b").remaining == 1000 - 10 - 2 * 20
+
+
+def test_a_commit_that_nobody_waits_for(server: RedisServer) -> None:
+    limiter = tg.Limiter(LONG, storage=server.uri(PATIENT))
+    with limiter.reserve("k", 100, ttl=600) as reservation:
+        server.signal(signal.SIGSTOP)
+        reservation.commit_soon(30)  # a call that waited would be degraded
+        server.signal(signal.SIGCONT)
+    eventually(lambda: limiter.peek("k").remaining == 10**6 - 30)
+    assert reservation.commit(30).charged == 30
+    assert limiter.stats().degraded == 0
+
+
+def test_answers_that_nobody_waited_for_are_read_later(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter = tg.Limiter(LONG, storage=server.uri(PATIENT))
+    raised, other = limiter.reserve("k", 100, ttl=600), limiter.reserve("k", 100, ttl=600)
+    limiter._of_token(raised.token).extend(50)  # which the object does not know
+    limiter.commit(other.token, 10)
+    raised.commit_soon(7)
+    other.commit_soon(20)
+
+    def is_read() -> bool:
+        limiter.reserve("k", 1, ttl=600).commit_soon(0)
+        return raised._is_settled and "at 10 units" in caplog.text
+
+    eventually(is_read)
+    eventually(lambda: limiter.peek("k").remaining == 10**6 - 17)
+    assert limiter.stats().degraded == 0
+
+
+def test_in_memory_and_without_redis_a_commit_is_made_at_once(own_server: RedisServer) -> None:
+    limiter = tg.Limiter("1000/36500 days", storage=own_server.uri("timeout=0.5"))
+    own_server.kill()
+    for each in (limiter, tg.Limiter("1000/36500 days")):
+        with each.reserve("k", 100) as reservation:
+            reservation.commit_soon(250)
+        assert each.peek("k").remaining == 750
+        with pytest.raises(tg.ReservationError, match="settled before, at 250 units"):
+            reservation.commit_soon(1)
 
 
 def test_a_key_without_a_reservation_has_one_value_in_redis(server: RedisServer) -> None:
@@ -278,6 +336,12 @@ def test_a_quota_is_reserved(server: RedisServer) -> None:
     with limiter.reserve("k", 100) as reservation:
         reservation.commit(20)
     assert limiter.quota_status("k").used == 150
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_rate_holds_whatever_the_estimates(server: RedisServer, algorithm: str) -> None:
+    storage = server.uri(f"{PATIENT}&clock=client&ttl_margin=6000000&deny_cache_max=0")
+    Simulation(algorithm, "ten times too low", storage, seed=1, seconds=120).run()
 
 
 WORKER = """

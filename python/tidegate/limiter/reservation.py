@@ -12,6 +12,13 @@ from tidegate.limiter.errors import (
     RateLimitExceeded,
     ReservationError,
 )
+from tidegate.limiter.reservation_errors import (
+    INHERITED,
+    NOT_KNOWN,
+    NOT_OPEN,
+    log_left,
+    settled_before,
+)
 from tidegate.limiter.reservation_expiry import KEPT_NS, Expiring, gives_back, life_ns
 
 TYPE_CHECKING = False
@@ -30,19 +37,6 @@ __all__ = ["Reservation", "Reserves", "Reserving"]
 
 # Tries of a call whose reservation another process raises meanwhile.
 _MOST_TRIES = 8
-_NOT_KNOWN = (
-    "the reservation is not known (any more): its ttl is over, or the storage has lost it, and it "
-    "stays at its estimate or was given back, as on_expiry says, or it was settled a while ago; "
-    "expected a commit within its ttl. charge() charges what was used beyond the estimate"
-)
-_INHERITED = (
-    "the reservation is of the process that this one was forked from, and has no token; expected "
-    "that process to settle it, or a token that was read before the fork"
-)
-_NOT_OPEN = (
-    "the reservation is not open, and was not raised; expected a call before it is settled and "
-    "within its ttl"
-)
 
 
 class Reservation(_core.LiveReservation):
@@ -68,6 +62,8 @@ class Reservation(_core.LiveReservation):
     # What it was to be settled at, by a call without an answer.
     _wanted: Any = None
     _is_wanted = False
+    # It was sent by commit_soon().
+    _is_sent = False
     # Charged without the storage, which has no record of it.
     _is_local = False
     _units: Any = None
@@ -134,6 +130,27 @@ class Reservation(_core.LiveReservation):
             return self.release()
         return await self._settle_async(self._owner._units_of_release())
 
+    def commit_soon(
+        self, actual: Units | None = None, *, usage: Mapping[str, int] | None = None
+    ) -> None:
+        """Sends a commit(), and does not wait for the answer of the storage.
+
+        Until it has come, which a later call in this thread finds, the reservation counts as open;
+        leaving the ``with`` block changes nothing more. What it would have raised is logged. If no
+        answer comes, as when the connection breaks, the commit was made or not, and commit() may be
+        called. A storage that answers at once, such as memory, is as with commit().
+        """
+        units = self._units_of(actual, usage)
+        if self._is_live or not self._owner._may_wait or self._is_local:
+            self.commit(units)
+            return
+        from tidegate.limiter.unawaited import send  # few programs need it
+
+        self._owner._give_back_due()
+        self._expect_open()
+        self._is_sent = True
+        send(self, units)
+
     # What commit(), release() and extend() of the core call.
 
     def _commit(self, actual: Units) -> Decision:
@@ -158,16 +175,12 @@ class Reservation(_core.LiveReservation):
         """Raises for a commit of what is not open."""
         self._expect_open()
         if not self._is_settled:
-            raise ReservationError(_NOT_KNOWN)
-        raise ReservationError(
-            f"the reservation was settled before, at {self._settled_at} units; expected that, or "
-            f"no second commit, and not one of {actual}",
-            settled=True,
-        )
+            raise ReservationError(NOT_KNOWN)
+        raise settled_before(self._settled_at, actual)
 
     def _refuse_extend(self) -> Decision:
         self._expect_open()
-        raise ReservationError(_NOT_OPEN, settled=self._is_settled)
+        raise ReservationError(NOT_OPEN, settled=self._is_settled)
 
     def _settle(self, actual: Any) -> Decision:
         self._owner._give_back_due()
@@ -215,11 +228,7 @@ class Reservation(_core.LiveReservation):
         claim = self.__dict__.setdefault("_claim", mine)  # of several threads one has it
         if claim is not mine:
             if claim != mine:
-                raise ReservationError(
-                    f"the reservation was settled before, at {claim[0]!r} units; expected that, or "
-                    "no second commit",
-                    settled=True,
-                )
+                raise settled_before(claim[0], actual)
             return self.decision
         try:
             decision = self._correct_once(actual)
@@ -266,7 +275,7 @@ class Reservation(_core.LiveReservation):
         try:
             self.commit(self._wanted) if self._is_wanted else self.release()
         except ReservationError as error:
-            _log_left(error)
+            log_left(error)
 
     async def __aenter__(self) -> Reservation:
         return self.__enter__()
@@ -277,11 +286,11 @@ class Reservation(_core.LiveReservation):
         try:
             await (self.commit_async(self._wanted) if self._is_wanted else self.release_async())
         except ReservationError as error:
-            _log_left(error)
+            log_left(error)
 
     def _is_left(self) -> bool:
         """Whether leaving the block settles it. A commit without an answer is made again."""
-        if self._is_settled or self._is_refused or self._is_inherited():
+        if self._is_settled or self._is_sent or self._is_refused or self._is_inherited():
             return False
         return self._is_wanted or self._on_exit == "release"
 
@@ -291,9 +300,9 @@ class Reservation(_core.LiveReservation):
                 "the reservation was refused, and has charged nothing; expected one that passed"
             )
         if self._is_expired:
-            raise ReservationError(_NOT_KNOWN)
+            raise ReservationError(NOT_KNOWN)
         if not self._is_settled and self._is_inherited():
-            raise ReservationError(_INHERITED)
+            raise ReservationError(INHERITED)
 
     def _is_inherited(self) -> bool:
         """Whether a process that this one was forked from settles it, and it alone: there is no
@@ -380,15 +389,11 @@ class Reservation(_core.LiveReservation):
             self._take_over(call)
             return False
         if _core.FOUND_NOTHING in found:
-            raise ReservationError(_NOT_KNOWN)
+            raise ReservationError(NOT_KNOWN)
         if _core.FOUND_SETTLED in found:
             units = [part[3] for part in call.parts if part[2] == _core.FOUND_SETTLED]
             self._is_settled = True
-            raise ReservationError(
-                f"the reservation was settled before, at {units[0]} units; expected {actual!r}, "
-                "or no second commit",
-                settled=True,
-            )
+            raise settled_before(units[0], actual)
         is_first = not self._is_settled and _core.FOUND_OPEN in found
         self._is_settled = True
         if self._gives_back and self._owner._expiring is not None:
@@ -402,7 +407,7 @@ class Reservation(_core.LiveReservation):
         if _core.FOUND_NO_ANSWER in found:
             return decision
         if found - {_core.FOUND_OPEN}:
-            raise ReservationError(_NOT_OPEN, settled=_core.FOUND_SETTLED in found)
+            raise ReservationError(NOT_OPEN, settled=_core.FOUND_SETTLED in found)
         if decision.allowed:
             self._take_over(call)
         return decision
@@ -589,11 +594,3 @@ def _checked(actual: Units | None) -> Units:
             "the actual cost is None of type NoneType; expected an int from 0 up"
         )
     return actual
-
-
-def _log_left(error: ReservationError) -> None:
-    # Another process that had the token has settled it: that is what tokens are for.
-    if not error.settled:
-        import logging  # few programs need it, and it takes long to import
-
-        logging.getLogger("tidegate").warning("a reservation was left unsettled: %s", error)
