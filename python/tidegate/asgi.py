@@ -92,8 +92,9 @@ class RateLimitMiddleware:
     `cost_after` is a function of the scope and the answer, async or not, that returns the actual
     cost; it is called when the application has ended. The answer has a `status` and `headers`, a
     mapping from names in lower case; it is the exception if the application raised, and None if
-    nothing was sent, as on WebSockets. What `cost` charged too little is charged then in full, and
-    owed where there is no room; what it charged too much is given back. If the function fails, the
+    nothing was sent, as on WebSockets. If `cost` was too low, the
+    rest is charged in full, and owed where there is no room; if it was too high, the rest is given
+    back. If the function fails, the
     charge stays. The fields of the answer show the charge made before. With rules the function may
     return a usage, such as ``{"input": 300, "output": 20}``, that they have weights for; what rules
     count by requests stays as it is.

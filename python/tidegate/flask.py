@@ -126,6 +126,7 @@ class RateLimitExceeded(errors.RateLimitExceeded, TooManyRequests):
         super().__init__(outcome.decision)
         self.description = f"The limit {outcome.decision.rule} refused this request.{advice}"
         self.retry_after: Any = wait
+        """Whole seconds to wait; None if waiting does not help."""
         self._problem = outcome.problem()
 
     def get_headers(self, *args: Any, **kwargs: Any) -> list[tuple[str, str]]:
@@ -194,6 +195,7 @@ class RateLimiter:
         self._given["rules"] = read.rules
         self._exempt: list[Any] = []
         self.of_blueprints: list[tuple[flask.Blueprint, PlacedLimit]] = []
+        """The limits of blueprints, in the order in which they were placed."""
         self._placed: weakref.WeakSet[PlacedLimit] = weakref.WeakSet()
         self._apps: weakref.WeakSet[flask.Flask] = weakref.WeakSet()
         if app is not None:

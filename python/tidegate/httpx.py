@@ -1,8 +1,10 @@
 """Transports of httpx that call APIs within their limits.
 
-partner = tidegate.Limiter("50/second")
-client = httpx.Client(transport=RateLimitTransport(limiter=partner))
-client = httpx.AsyncClient(transport=AsyncRateLimitTransport(limiter=partner))
+::
+
+    partner = tidegate.Limiter("45/second burst 1")  # an even pace, below what the API allows
+    client = httpx.Client(transport=RateLimitTransport(limiter=partner))
+    client = httpx.AsyncClient(transport=AsyncRateLimitTransport(limiter=partner))
 """
 
 from __future__ import annotations

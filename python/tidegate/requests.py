@@ -1,7 +1,10 @@
 """An adapter of requests that calls APIs within their limits.
 
-session = requests.Session()
-session.mount("https://api.example.org", RateLimitAdapter(limiter=tidegate.Limiter("50/second")))
+::
+
+    partner = tidegate.Limiter("45/second burst 1")  # an even pace, below what the API allows
+    session = requests.Session()
+    session.mount("https://api.example.org", RateLimitAdapter(limiter=partner))
 """
 
 from __future__ import annotations

@@ -103,3 +103,18 @@ def test_what_users_read_imports_only_what_is_public() -> None:
     }
     assert "tidegate.fastapi" in imported
     assert imported - {*MODULES} == UNPROMISED
+
+
+@pytest.mark.parametrize(("framework", "form"), [("flask", "TIDEGATE_{}"), ("django", "{}")])
+def test_the_page_of_a_framework_has_all_of_its_settings(framework: str, form: str) -> None:
+    page = (ROOT / "docs" / f"{framework}.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ((?:`[A-Z_]+`(?:, )?)+) \|", page, re.MULTILINE)
+    listed = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    accepted = importlib.import_module(f"tidegate.{framework}")._CONFIGURED
+    assert sorted(listed) == sorted(form.format(name.upper()) for name in accepted)
+
+
+def test_what_is_shown_of_docstrings_is_markdown() -> None:
+    """A role of Sphinx, such as :mod:`a`, would be shown as it is written."""
+    pages = [*(REFERENCE / "api").glob("*.md"), REFERENCE / "api.md"]
+    assert [each.name for each in pages if re.search(r":[a-z]+:`", each.read_text("utf-8"))] == []

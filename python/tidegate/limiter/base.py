@@ -71,7 +71,7 @@ class BaseLimiter:
             raise StorageError(f"the storage does not answer: {problem}")
 
     def stats(self) -> Stats:
-        """Counters: decisions of this limiter, keys and evictions of its store."""
+        """Returns the counters of this limiter's decisions and of its store's keys."""
         from tidegate.limiter.stats import Stats
 
         return Stats(**self._stats())

@@ -240,7 +240,7 @@ class Plan(_core.Plan, Reserves):
         return self._reserving(keys, estimates, ttl, on_exit, on_expiry)
 
     def binding(self, decision: Decision) -> int:
-        """The index of the limiter whose limit binds in `decision`.
+        """Returns the index of the limiter whose limit binds in `decision`.
 
         Raises ConfigurationError if `decision` is not one of this plan.
         """

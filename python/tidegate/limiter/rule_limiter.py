@@ -175,9 +175,9 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
     ) -> Decision:
         """Charges all of `cost` for such a request, and refuses nothing; see Limiter.charge().
 
-        Or what `usage` costs by the rules. It is for what a request that passed has used beyond the
-        cost that it was checked with, so rules that count requests are not charged. The decision is
-        that of the limit that binds.
+        Or what `usage` costs by the rules. It is for a request that passed and then used more than
+        the cost of its check, so rules that count requests are not charged. The decision is that of
+        the limit that binds.
         """
         complete = self._with_tier(attributes)
         units = self._units_used(cost, usage, complete)
@@ -390,9 +390,9 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         return await asyncio.to_thread(call)
 
     def explain(self, *, cost: int = 1, **attributes: Attribute) -> Explanation:
-        """Why each rule applies to such a request or does not, and the state of those that do.
+        """Returns why each rule applies to such a request or not, and the state of those that do.
 
-        A list of ConsideredRule that also says what the request costs, and its priority, and which
+        The list of ConsideredRule also has the request's cost and priority, and says which
         limits are leased. Charges nothing. Asks the store as peek() does.
         """
         attributes = self._with_tier(attributes)

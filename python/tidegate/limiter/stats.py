@@ -50,5 +50,5 @@ class Stats(NamedTuple):
     held_keys: int = 0
     """Keys of which this process holds leased units."""
     dry_keys: int = 0
-    """Keys of which it holds none, and of which it refuses calls without asking Redis, which had
+    """Keys of which it holds none, and whose calls it refuses without asking Redis, which had
     next to nothing left."""

@@ -32,7 +32,7 @@ class UsageCost:
         assert cost.units({"input": 300, "output": 20}) == 400
 
     Weights are 0 to 1e9 with at most six decimals, as int, float, Decimal or text, and count as the
-    decimals that they are written as: no float is added. As `cost_after` it takes the usage of what
+    decimals that they are written as: no float is added. As `cost_after` it reads the usage in what
     the route returned; see usage_in(). Raises ConfigurationError for other weights. Immutable;
     thread-safe.
     """

@@ -46,7 +46,7 @@ def what_if(
 class Explorer:
     """Sliders over a WhatIf: `count`, `burst` (of buckets), a sentence, and the what-if curve.
 
-    `effect` is what the limit that the sliders stand at does.
+    `effect` is the effect of the limit that the sliders show.
     """
 
     effect: Effect

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 import tidegate as tg
-from polling import eventually, run_threads
+from polling import run_threads
+from waiting_callers import a_caller_that_waits
 
 
 @pytest.fixture
@@ -501,24 +502,14 @@ def test_a_token_of_one_whose_life_is_over_is_not_known(
 def test_what_is_given_back_lets_a_waiting_caller_pass(settle: str) -> None:
     limiter = tg.Limiter("1000/hour", clock=tg.ManualClock(1_700_000_000 * 10**9))
     reservation = limiter.reserve("k", 1000)
-    passed = threading.Event()
-
-    def wait() -> None:
-        if limiter.acquire("k", 500, timeout=None):
-            passed.set()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    eventually(lambda: len(limiter._room.lines) == 1)
-    if settle == "commit":
-        reservation.commit(400)
-    elif settle == "release":
-        reservation.release()
-    else:
-        with reservation:
-            pass
-    thread.join(60)
-    assert passed.is_set()
+    with a_caller_that_waits(limiter, "k", 500):
+        if settle == "commit":
+            reservation.commit(400)
+        elif settle == "release":
+            reservation.release()
+        else:
+            with reservation:
+                pass
 
 
 def test_a_commit_gives_back_what_other_reservations_left(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any, Callable
 
 import pytest
 import tidegate as tg
-from polling import eventually
+from waiting_callers import a_caller_that_waits
 
 
 @pytest.fixture
@@ -81,18 +80,8 @@ def test_what_a_plan_gives_back_lets_a_waiting_caller_pass(settle: str) -> None:
     limiter = tg.Limiter("1000/hour", clock=clock)
     other = tg.Limiter("500/hour", storage=limiter.storage, clock=clock)
     reservation = tg.Plan([other, limiter]).reserve(["o", "k"], [1, 1000])
-    passed = threading.Event()
-
-    def wait() -> None:
-        if limiter.acquire("k", 500, timeout=None):
-            passed.set()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    eventually(lambda: len(limiter._room.lines) == 1)
-    reservation.commit([1, 400]) if settle == "commit" else reservation.release()
-    thread.join(60)
-    assert passed.is_set()
+    with a_caller_that_waits(limiter, "k", 500):
+        reservation.commit([1, 400]) if settle == "commit" else reservation.release()
 
 
 class Between:

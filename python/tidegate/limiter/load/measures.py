@@ -136,7 +136,7 @@ class QueueWait:
 
 
 def highest(*measures: Callable[[], float]) -> Callable[[], float]:
-    """The load of what is loaded most: ``highest(SystemLoad(), lag)``."""
+    """Returns the highest of several loads: ``highest(SystemLoad(), lag)``."""
     if not measures or not all(callable(each) for each in measures):
         raise ConfigurationError(
             f"the measures are {measures!r:.80}; expected functions that return a load"

@@ -37,11 +37,12 @@ class LoadShedding:
     service is idle and 1 when nothing is left. Above each of the `steps` a request costs as many
     times more as the factor says: with 0.5 twice as much, so that a client gets half of what its
     limits allow. Counts that are shared with other processes stay true. Costs are whole units:
-    what is left of a unit is rounded up or down at random, so that it is right on average, and no
+    a fraction of a unit is rounded up or down at random, so that it is right on average, and no
     request costs more than its limit holds at once.
 
-    Critical requests cost what they always do; for background ones the factor counts twice. What a
-    request's priority is, its rules say (`priority` of costs), or its attribute ``priority``.
+    The cost of critical requests stays as it is; for background ones the factor counts twice. The
+    priority of a request is what its rules say (`priority` of costs), or its attribute
+    ``priority``.
 
     The load counts as 0 below 0 and as 1 above 1, and is smoothed over `smoothing` seconds. The
     factor falls at once; it rises one step at a time, when the load is lower than the step by
@@ -150,7 +151,7 @@ class LoadShedding:
         self._has_failed = True
 
     def close(self) -> None:
-        """Ends the measurements. Requests cost what they do without load again."""
+        """Ends the measurements. Requests have their usual costs again."""
         self._stop.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():

@@ -274,7 +274,7 @@ class AnomalyDetector:
         return zlib.compress(json.dumps(state, separators=(",", ":")).encode(), 1)
 
     def restore(self, state: bytes) -> None:
-        """Goes on where the detector was whose state() this is.
+        """Takes over what another detector has learned, whose state() this is.
 
         Raises ConfigurationError, and changes nothing, if the state is damaged, of another version,
         or of intervals of another length.

@@ -27,11 +27,17 @@ class Throttle:
     """What is the same in all throttles; `settings` and `is_enabled` are those of the project."""
 
     limit: Any = None
+    """A limit, or a function of the request that returns one."""
     key: Any = "user_or_ip"
+    """Whom requests are charged to, as the option of rate_limit()."""
     cost: Any = 1
+    """The units that a request charges, or a function of it."""
     exempt_when: Any = None
+    """A function that returns true for requests that are not charged."""
     methods: Any = None
+    """The methods of the requests that are charged; None for all."""
     scope: str | None = None
+    """The name under which the views of this class count."""
 
     _counts_by_view = False
     _limiters: ClassVar[dict[tuple[type, str], tuple[Any, RequestLimiter]]] = {}
