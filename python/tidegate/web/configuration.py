@@ -43,6 +43,16 @@ _OPTIONS = ("storage", "storage_options", "prefix", "key", "on_refused", "header
 _OF_ONE = "the limit of @rate_limit, DefaultRateLimit or middleware"
 _HINTS = {"limit": _OF_ONE, "default_limit": _OF_ONE, "default_limits": _OF_ONE, "limits": _OF_ONE}
 
+# Variables of the environment that are easily taken for one that is read.
+_MISTAKEN = {
+    **dict.fromkeys(
+        ("REDIS", "REDIS_URI", "REDIS_URL", "STORAGE_URI", "STORAGE_URL"), "TIDEGATE_STORAGE"
+    ),
+    **dict.fromkeys(("KEY_FUNC", "KEY_FUNCTION"), "TIDEGATE_KEY"),
+    "KEY_PREFIX": "TIDEGATE_PREFIX",
+    **dict.fromkeys(("DEFAULT_LIMIT", "DEFAULT_LIMITS", "LIMIT", "LIMITS"), _OF_ONE),
+}
+
 _lock = threading.RLock()
 _configured: dict[str, Any] = {}
 _where: str | None = None
@@ -74,8 +84,9 @@ def configure(
 
     What is not given here is read from Django's setting TIDEGATE if there is one, and then from the
     environment variables TIDEGATE_STORAGE, TIDEGATE_PREFIX, TIDEGATE_KEY and TIDEGATE_HEADERS
-    (separated by commas). A service calls this function once, when it starts: a second call raises
-    ConfigurationError, which names the place of the first. In tests, use
+    (separated by commas). A service calls this function once, when it starts: a call elsewhere
+    raises ConfigurationError, which names the place of the first. If the same line runs again, as
+    where a module is ``__main__`` and imported too, its options are the last ones. In tests, use
     tidegate.testing.configured(). Raises ConfigurationError for invalid options. Thread-safe.
     """
     frame = sys._getframe(1)
@@ -118,18 +129,23 @@ def _set(where: str, **options: Any) -> None:
     global _where
     given = {name: value for name, value in options.items() if value is not None}
     with _lock:
-        if _where is not None:
+        # One line may run twice: as __main__ and as the module that uvicorn.run("app:app") imports.
+        if _where not in (None, where):
             raise ConfigurationError(
                 f"configure() was called at {where}, and before at {_where}; expected one call in "
                 "a process, and in tests tidegate.testing.configured()"
             )
-        _configured.update(_checked(given))
+        before = dict(_configured), _where
+        checked = _checked(given)
+        _configured.clear()
+        _configured.update(checked)
         _where = where
         try:
             _refresh()
         except BaseException:
             _configured.clear()
-            _where = None
+            _configured.update(before[0])
+            _where = before[1]
             _refresh()
             raise
 
@@ -182,6 +198,11 @@ def current(*, of_django: bool = True) -> dict[str, Any]:
 
 def _of_environment() -> dict[str, Any]:
     found: dict[str, Any] = {}
+    for name, meant in _MISTAKEN.items():
+        if f"TIDEGATE_{name}" in os.environ:
+            raise ConfigurationError(
+                f"the environment has TIDEGATE_{name}, which nothing reads; expected {meant}"
+            )
     for name in ("storage", "prefix", "key", "headers"):
         value = os.environ.get(f"TIDEGATE_{name.upper()}")
         if value:

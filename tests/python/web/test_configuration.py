@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
+from pathlib import Path
 from typing import Any
 
 import flask
@@ -178,3 +179,39 @@ def test_a_limit_that_counts_alone_beside_a_shared_storage_is_said(
     assert "counts in this process alone" in found
     assert "tidegate.asgi.RateLimitMiddleware has a shared storage" in found
     assert made(storage="shm://tidegate-test-configuration") == []  # said once
+
+
+def test_a_line_that_runs_again_sets_its_options_again(tmp_path: Path) -> None:
+    """As the module of a service that is __main__, and that its server imports."""
+    module = tmp_path / "service.py"
+    module.write_text("import tidegate\ntidegate.configure(prefix=prefix)\n")
+    code = compile(module.read_text(), str(module), "exec")
+    with configured():
+        for prefix in ("one", "two"):
+            exec(code, {"prefix": prefix})
+        assert configuration.current()["prefix"] == "two"
+        with pytest.raises(tg.ConfigurationError, match="expected a str"):
+            exec(code, {"prefix": 3})
+        assert configuration.current()["prefix"] == "two"
+        with pytest.raises(tg.ConfigurationError, match=r"before at .*service\.py:2;"):
+            tg.configure(prefix="three")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("STORAGE_URI", "TIDEGATE_STORAGE"),
+        ("REDIS_URL", "TIDEGATE_STORAGE"),
+        ("KEY_FUNC", "TIDEGATE_KEY"),
+        ("KEY_PREFIX", "TIDEGATE_PREFIX"),
+        ("LIMIT", "the limit of @rate_limit"),
+    ],
+)
+def test_a_variable_that_nothing_reads_is_an_error(
+    name: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = f"has TIDEGATE_{name}, .*; expected {expected}"
+    with monkeypatch.context() as changed:
+        changed.setenv(f"TIDEGATE_{name}", "redis://localhost")
+        with pytest.raises(tg.ConfigurationError, match=said):
+            asgi.RateLimitMiddleware(hello, limit="1/minute")
