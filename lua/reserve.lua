@@ -51,6 +51,20 @@ local function entry_of(value)
   return #entry == 6 and entry or nil
 end
 
+-- Whether nobody has charged a key of a bucket since, that would have counted nothing from an
+-- instant on: then the instant is also as late as the numbers of the limit were then.
+local function stands(key, s, n)
+  local value = redis.call('GET', key) or ''
+  local us = tonumber(value)
+  if us then
+    local whole = math.floor(us / 1000000)
+    return not after(whole, (us - whole * 1000000) * 1000, s, n)
+  end
+  if #value < 18 then return false end
+  local _, at_s, at_n = struct.unpack('>I2I5I4', value)
+  return not after(at_s, at_n, s, n)
+end
+
 -- Gives back as many of the units, charged at an instant, as still count.
 local function give_back(i, p, units, until_s, until_n, admitted_s, admitted_n)
   local name, at = p.name, p.at
@@ -61,7 +75,9 @@ local function give_back(i, p, units, until_s, until_n, admitted_s, admitted_n)
     local s, n, f = time_of(units, {tonumber(ARGV[at + 12]), tonumber(ARGV[at + 13]),
                                     tonumber(ARGV[at + 14]), tonumber(ARGV[at + 3])})
     local left_s, left_n = sub(until_s, until_n, now_s, now_n)
-    if after(s, n, left_s, left_n) then s, n, f = left_s, left_n, 0 end
+    if after(s, n, left_s, left_n) and not stands(KEYS[i], until_s, until_n) then
+      s, n, f = left_s, left_n, 0
+    end
     ARGV[at + 5], ARGV[at + 6], ARGV[at + 7] = s, n, f
   elseif name == 'log' then
     ARGV[at + 3], ARGV[at + 4], ARGV[at + 5] = units, admitted_s, admitted_n
@@ -195,7 +211,8 @@ local function refund(i, p)
   if p.name ~= 'log' then
     if not after(p.until_s, p.until_n, now_s, now_n) then return end
     local s, n = sub(p.until_s, p.until_n, now_s, now_n)
-    if p.name == 'bucket' and after(tonumber(ARGV[p.at + 5]), tonumber(ARGV[p.at + 6]), s, n) then
+    if p.name == 'bucket' and after(tonumber(ARGV[p.at + 5]), tonumber(ARGV[p.at + 6]), s, n) and
+       not stands(KEYS[i], p.until_s, p.until_n) then
       ARGV[p.at + 5], ARGV[p.at + 6], ARGV[p.at + 7] = s, n, 0
     end
   end

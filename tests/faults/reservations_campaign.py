@@ -162,6 +162,8 @@ def work(through: str, direct: str, seed: str, path: str) -> None:
                     others.commit(kind, reservation.token, actual)
                 elif actual < 0:
                     reservation.release()
+                elif rng.random() < 0.2:
+                    reservation.commit_soon(units(kind, actual))
                 else:
                     reservation.commit(units(kind, actual))
 

@@ -338,6 +338,24 @@ def test_a_quota_is_reserved(server: RedisServer) -> None:
     assert limiter.quota_status("k").used == 150
 
 
+@pytest.mark.parametrize("on_expiry", ["keep", "release"])
+def test_a_limit_that_was_lowered_gives_all_back_as_in_memory(
+    server: RedisServer, on_expiry: Any
+) -> None:
+    clock = tg.ManualClock(1_700_000_000 * 10**9)
+    for uri in (server.uri(f"{PATIENT}&clock=client&ttl_margin=6000000"), "memory://"):
+        before = tg.Limiter(tg.Limit("100/day", id="kept"), storage=uri, clock=clock)
+        after = tg.Limiter(tg.Limit("50/day", id="kept"), storage=before.storage, clock=clock)
+        reservation = before.reserve("lowered", 40, ttl=600, on_expiry=on_expiry)
+        assert after.peek("lowered").remaining == 10
+        if on_expiry == "keep":
+            after.commit(reservation.token, 0)
+        else:
+            clock.advance(600)
+            assert before.reserve("lowered", 1).commit(0)
+        assert after.peek("lowered").remaining == 50
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_rate_holds_whatever_the_estimates(server: RedisServer, algorithm: str) -> None:
     storage = server.uri(f"{PATIENT}&clock=client&ttl_margin=6000000&deny_cache_max=0")
