@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import pickle
@@ -291,3 +292,19 @@ def test_rules_charge_what_counts_costs_and_no_request_again() -> None:
     assert limiter.check(user="u")
     assert limiter.charge(user="u", cost=10**6).charged == 10_000
     assert limiter.stats().written_off == 10**6 - 10_000
+
+
+def test_many_keys_are_charged_by_one_call() -> None:
+    limiter = tg.Limiter("10/hour", clock=tg.ManualClock(START))
+    assert [each.debt for each in limiter.charge_many(["a", "b", "a"], [12, 3, 4])] == [2, 0, 6]
+    decisions = asyncio.run(limiter.charge_many_async((key for key in "ab"), [1, 8]))
+    assert [each.debt for each in decisions] == [7, 1]
+    for keys, costs, message in (
+        (["a", "b"], [1], "1 costs were given for 2 keys"),
+        (["a", "b"], [1, -1], "the cost is -1"),
+        (["a", 7], [1, 1], "the key is 7"),
+        ("ab", [1, 1], "the keys are 'ab'"),
+    ):
+        with pytest.raises((tg.ConfigurationError, TypeError), match=message):
+            limiter.charge_many(keys, costs)  # type: ignore[arg-type]
+    assert [limiter.peek(key).debt for key in "ab"] == [7, 1]

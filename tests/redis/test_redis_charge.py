@@ -196,3 +196,26 @@ def test_a_foreign_value_is_not_charged(
         decision = charge(limiter, "k", 3)
         assert (decision.degraded, decision.charged) == (True, 0)
         assert limiter.stats().script_errors == 1
+
+
+def test_many_keys_are_charged_by_one_call(server: RedisServer) -> None:
+    limiter = tg.Limiter("10/30 days", storage=server.uri(PATIENT), prefix="many")
+    keys = [f"k{number % 7}" for number in range(100)]
+    costs = [number % 5 + 1 for number in range(100)]
+    decisions = limiter.charge_many(keys, costs)
+    decisions += asyncio.run(limiter.charge_many_async(iter(keys), iter(costs)))
+    assert [each.charged for each in decisions] == 2 * costs
+    for key in keys[:7]:
+        used = sum(2 * cost for each, cost in zip(keys, costs) if each == key)
+        assert limiter.peek(key).debt == used - 10
+    assert limiter.charge_many([], []) == []
+    assert limiter.stats().degraded == 0
+
+
+def test_without_redis_many_are_charged_in_the_fallback(own_server: RedisServer) -> None:
+    uri = own_server.uri("timeout=0.5")
+    limiter = tg.Limiter("10/30 days", storage=uri)
+    own_server.kill()
+    decisions = limiter.charge_many(["a", "b", "a"], [12, 3, 4])
+    assert all(each.degraded for each in decisions)
+    assert [limiter.peek(key).debt for key in "ab"] == [6, 0]

@@ -24,6 +24,7 @@ from tidegate.limiter.waiting.turn import KeyTurn
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import datetime as dt
+    from collections.abc import Iterable
     from typing import Any, Callable, Union, overload
 
     from typing_extensions import Self, Unpack
@@ -139,6 +140,28 @@ class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
         if (loops := self._loops) is None:
             return self.charge(key, cost)
         return self._write_offs.seen(await loops.run(self, loops.CHARGE, key, cost), cost)
+
+    def charge_many(self, keys: Iterable[Key], costs: Iterable[int]) -> list[Decision]:
+        """Charges each key its cost, as charge() does, for reports of many costs at once.
+
+        With Redis all requests are sent before the first answer is waited for. Raises
+        ConfigurationError if a key or cost is invalid, before anything is charged. Returns the
+        decisions, in order.
+        """
+        from tidegate.limiter.charge_many import charge_all, pairs_of  # few programs need it
+
+        return charge_all(self, pairs_of(self, keys, costs))
+
+    async def charge_many_async(self, keys: Iterable[Key], costs: Iterable[int]) -> list[Decision]:
+        """Like charge_many(), without blocking the event loop."""
+        from tidegate.limiter.charge_many import charge_all, pairs_of
+
+        pairs = pairs_of(self, keys, costs)
+        if self._loops is None:
+            return charge_all(self, pairs)
+        import asyncio
+
+        return await asyncio.gather(*(self.charge_async(key, cost) for key, cost in pairs))
 
     async def charge_up_to_async(self, key: Key, cost: int) -> Decision:
         """Like charge_up_to(), without blocking the event loop."""

@@ -1,4 +1,4 @@
-"""Commits whose answers nobody waits for: later ones of the same thread read them."""
+"""Calls without an event loop whose answers come later; and commits that nobody waits for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         def commit(self, actual: Any) -> Decision: ...
 
 
-__all__ = ["send"]
+__all__ = ["Loop", "send"]
 
 
 class _Answers(threading.local):
@@ -49,8 +49,8 @@ class _Future:
         return False
 
 
-class _Loop:
-    """Stands for an event loop, for one call."""
+class Loop:
+    """Stands for an event loop, for one call whose answer `hear` gets."""
 
     __slots__ = ("_hear",)
 
@@ -61,7 +61,7 @@ class _Loop:
         return _Future(self._hear)
 
     def call_soon(self, flush: Callable[[], None]) -> None:
-        """Does nothing: send() flushes at its end."""
+        """Does nothing: whoever made the channel flushes it."""
 
 
 _answers = _Answers()
@@ -96,6 +96,6 @@ def _begin(channel: _core.Channel, reservation: Reservation, units: Any) -> None
             log.warning("a commit that nobody waited for was not made: %s", error)
 
     owner, whose = reservation._owner, reservation._whose
-    answer = owner._reserved(_core.SETTLE, whose, units, call, _Loop(hear), channel)
+    answer = owner._reserved(_core.SETTLE, whose, units, call, Loop(hear), channel)
     if type(answer) is _core.Decision:  # such as that of a circuit breaker
         hear(answer)
