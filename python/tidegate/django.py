@@ -41,6 +41,7 @@ from tidegate.web.frameworks.django_views import ViewDecorator
 from tidegate.web.frameworks.rest_framework import Throttle
 from tidegate.web.frameworks.streams import settle_after_django
 from tidegate.web.headers import PROBLEM_TYPE, extend
+from tidegate.web.hooks import log
 from tidegate.web.named_keys import key_function
 from tidegate.web.options import DjangoViewOptions, OptionReader
 from tidegate.web.refusal import PLAIN, USUAL, plain_body
@@ -123,7 +124,11 @@ class RateLimitMiddleware:
     def __init__(self, get_response: GetResponse) -> None:
         self.get_response = get_response
         self._settings = _settings()
-        problem = _misplaced(f"{type(self).__module__}.{type(self).__qualname__}")
+        name = f"{type(self).__module__}.{type(self).__qualname__}"
+        # Servers run no checks.
+        for warning in _unread_settings(name):
+            log.warning("rate limiting: %s", warning.msg)
+        problem = _misplaced(name)
         if problem is not None:
             raise SettingsError(problem)
         self._request_limiter: RequestLimiter | RuleRequests | None = None
@@ -485,6 +490,29 @@ def _asks_for_user() -> str | None:
     return None
 
 
+def _unread_settings(name: str) -> list[Any]:
+    """Returns warnings of settings that nothing reads, and of the middleware `name` without any."""
+    found = []
+    other = [each for each in dir(settings) if each.startswith("TIDEGATE_") and each.isupper()]
+    if other:
+        found.append(
+            checks.Warning(
+                f"the settings have {', '.join(sorted(other))}, which tidegate does not read; "
+                "expected keys of TIDEGATE, such as TIDEGATE = {'LIMIT': '100/minute'}",
+                id="tidegate.W006",
+            )
+        )
+    if name in settings.MIDDLEWARE and not getattr(settings, "TIDEGATE", {}):
+        found.append(
+            checks.Warning(
+                f"{name} is in MIDDLEWARE and the setting TIDEGATE is missing or empty, so the "
+                "middleware limits nothing; expected TIDEGATE = {'LIMIT': '100/minute'}",
+                id="tidegate.W007",
+            )
+        )
+    return found
+
+
 @checks.register("tidegate")  # type: ignore[untyped-decorator]
 def _check_settings(app_configs: Any = None, **options: Any) -> list[Any]:
     """Returns what `manage.py check` reports about the settings, if this module is imported."""
@@ -509,23 +537,7 @@ def _check_settings(app_configs: Any = None, **options: Any) -> list[Any]:
     configured = getattr(settings, "TIDEGATE", {})
     limits = [each for each in ("LIMIT", "RULES") if configured.get(each) is not None]
     asking = _asks_for_user()
-    other = [each for each in dir(settings) if each.startswith("TIDEGATE_") and each.isupper()]
-    if other:
-        found.append(
-            checks.Warning(
-                f"the settings have {', '.join(sorted(other))}, which tidegate does not read; "
-                "expected keys of TIDEGATE, such as TIDEGATE = {'LIMIT': '100/minute'}",
-                id="tidegate.W006",
-            )
-        )
-    if name in settings.MIDDLEWARE and not configured:
-        found.append(
-            checks.Warning(
-                f"{name} is in MIDDLEWARE and the setting TIDEGATE is missing or empty, so the "
-                "middleware limits nothing; expected TIDEGATE = {'LIMIT': '100/minute'}",
-                id="tidegate.W007",
-            )
-        )
+    found += _unread_settings(name)
     times = list(settings.MIDDLEWARE).count(name)
     if times > 1:
         found.append(

@@ -217,11 +217,7 @@ class RateLimiter:
                 "application"
             )
         app.config.setdefault("TIDEGATE_ENABLED", True)
-        configured = {
-            name[len("TIDEGATE_") :].lower(): value
-            for name, value in app.config.items()
-            if name.startswith("TIDEGATE_") and value is not None
-        }
+        configured = _settings_of(app)
         _warn_of_other_settings(app)
 
         name = f"tidegate.flask.RateLimiter of {app.name}"
@@ -244,6 +240,7 @@ class RateLimiter:
         app.wsgi_app = AddHeaders(app.wsgi_app)  # type: ignore[method-assign]
         with contextlib.suppress(RuntimeError):
             flask.request_started.disconnect(self._say_that_nothing_is_limited)
+            _watch_settings(app, configured)
 
     @_VIEW_OPTIONS.shown
     def limit(
@@ -414,6 +411,39 @@ class _Decorator:
         return placed
 
 
+def _settings_of(app: flask.Flask) -> dict[str, Any]:
+    """Returns the settings of tidegate in the configuration of an application."""
+    return {
+        name[len("TIDEGATE_") :].lower(): value
+        for name, value in app.config.items()
+        if name.startswith("TIDEGATE_") and value is not None
+    }
+
+
+def _watch_settings(app: flask.Flask, known: dict[str, Any]) -> None:
+    """Logs at the first request which settings have changed since init_app() read them as `known`.
+
+    Raises RuntimeError in old releases of Flask, which have no signals.
+    """
+
+    def compare(sender: flask.Flask, **_: Any) -> None:
+        flask.request_started.disconnect(compare, sender)
+        now = _settings_of(sender)
+        changed = [
+            f"TIDEGATE_{name.upper()}"
+            for name in sorted({*known, *now} - {"enabled"})
+            if known.get(name) != now.get(name)
+        ]
+        if changed:
+            log.warning(
+                "rate limiting: %s changed after init_app(), which had read the configuration; "
+                "expected the settings before RateLimiter(app) or init_app(app)",
+                ", ".join(changed),
+            )
+
+    flask.request_started.connect(compare, app, weak=False)
+
+
 def _warn_of_other_settings(app: flask.Flask) -> None:
     """Logs settings that are not read: those whose case differs, and leftovers of Flask-Limiter,
     unless that is used as well."""
@@ -422,6 +452,7 @@ def _warn_of_other_settings(app: flask.Flask) -> None:
         name
         for name in app.config
         if name.startswith(tuple(wrong))
+        or name.upper() == "TIDEGATE"
         or (name.upper().startswith("TIDEGATE_") and not name.startswith("TIDEGATE_"))
     )
     if names:

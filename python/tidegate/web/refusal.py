@@ -65,7 +65,7 @@ async def service_answer(
     if isinstance(status, int) and 200 <= status < 300:
         hooks.log_throttled(
             f"{name} returned a response of status %d, which clients take for a success; expected "
-            "429, such as JSONResponse(..., 429), or a dict, list or text",
+            "one with 429, or a dict, list or text, which is sent with it",
             status,
             is_doubtful=True,
         )

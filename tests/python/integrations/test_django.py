@@ -584,3 +584,11 @@ def test_cost_after_is_refused_async_under_wsgi(clock):
     ):
         with project(clock, **settings_of_case), pytest.raises(SettingsError, match=problem):
             RateLimitMiddleware(page)
+
+
+def test_middleware_that_limits_nothing_says_so_without_checks(clock, caplog):
+    """A server runs none."""
+    with project(clock), override_settings(TIDEGATE={}, TIDEGATE_LIMIT="1/minute"):
+        RateLimitMiddleware(lambda request: None)
+    assert "TIDEGATE_LIMIT, which tidegate does not read" in caplog.text
+    assert "so the middleware limits nothing" in caplog.text

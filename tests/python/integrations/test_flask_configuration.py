@@ -188,3 +188,24 @@ def test_one_application_may_have_several_extensions(app, clock):
     assert client.get("/a/1").headers.getlist("RateLimit") == [
         '"2/hour";r=1;t=1800, "3/minute";r=2;t=20'
     ]
+
+
+def test_settings_that_come_too_late_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    late, right = flask.Flask("late"), flask.Flask("right")
+    for app in (late, right):
+        app.config["TIDEGATE_LIMIT"] = "9/minute"
+        RateLimiter(app)
+        app.get("/")(lambda: "ok")
+    late.config.update(TIDEGATE_STORAGE="redis://localhost", TIDEGATE_ENABLED=False)
+    for app in (late, late, right):
+        assert app.test_client().get("/").status_code == 200
+    said = [line for line in caplog.messages if "changed after init_app()" in line]
+    assert len(said) == 1
+    assert said[0].startswith("rate limiting: TIDEGATE_STORAGE changed")
+
+
+def test_the_setting_of_django_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    app = flask.Flask("app")
+    app.config["TIDEGATE"] = {"LIMIT": "1/minute"}
+    RateLimiter(app)
+    assert "the configuration has TIDEGATE, which tidegate does not read" in caplog.text
