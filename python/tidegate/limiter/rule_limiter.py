@@ -577,6 +577,7 @@ if not TYPE_CHECKING:
         **dict.fromkeys(("hit_async", "allow_async", "hit_many_async"), "expected check_async()"),
         **dict.fromkeys(("acquire", "acquire_async", "acquired", "slot"), _NO_WAIT),
         **dict.fromkeys(("charge_up_to", "charge_up_to_async"), "expected charge() or reserve()"),
+        **dict.fromkeys(("charge_many", "charge_many_async"), "expected charge() for each request"),
     }.items():
         setattr(RuleLimiter, _name, Absent(_name, _advice))
 
