@@ -20,6 +20,7 @@ from tidegate.rules import RuleSet
         ("acquire", r"expected check\(\), and release\(\) of its decision"),
         ("slot", r"expected check\(\), and release\(\) of its decision"),
         ("charge_up_to", r"expected charge\(\) or reserve\(\)"),
+        ("charge_many", r"expected charge\(\) for each request"),
     ],
 )
 def test_a_limiter_of_rules_names_its_own(name: str, expected: str) -> None:
