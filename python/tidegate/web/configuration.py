@@ -53,6 +53,9 @@ _MISTAKEN = {
     **dict.fromkeys(("DEFAULT_LIMIT", "DEFAULT_LIMITS", "LIMIT", "LIMITS"), _OF_ONE),
 }
 
+# Those that the log has named.
+_said: set[str] = set()
+
 _lock = threading.RLock()
 _configured: dict[str, Any] = {}
 _where: str | None = None
@@ -199,10 +202,14 @@ def current(*, of_django: bool = True) -> dict[str, Any]:
 def _of_environment() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, meant in _MISTAKEN.items():
-        if f"TIDEGATE_{name}" in os.environ:
-            raise ConfigurationError(
-                f"the environment has TIDEGATE_{name}, which nothing reads; expected {meant}"
-            )
+        if f"TIDEGATE_{name}" in os.environ and name not in _said:
+            _said.add(name)
+            # An error would be wrong: it may be the application's own variable.
+            log.warning(
+                "rate limiting: the environment has TIDEGATE_%s, which tidegate does not read; "
+                "expected %s, unless the application reads it",
+                name, meant,
+            )  # fmt: skip
     for name in ("storage", "prefix", "key", "headers"):
         value = os.environ.get(f"TIDEGATE_{name.upper()}")
         if value:
