@@ -343,7 +343,8 @@ class RuleSource(Source[RuleSet]):
             raise RefusedError(version.refusal)
         self._text = version.text
         rules: RuleSet = version.rules
-        say(rules.advice)
+        # That the whole limits nothing is said at the start, where it is not meant.
+        say(each for each in rules.advice if each.where)
         if rules.skipped:
             log.warning(
                 "%s: %d overrides were left out, the rest of the rules is in force: %s%s",

@@ -129,7 +129,22 @@ class RuleRequests:
                 "apply; expected attributes={%r: ...}",
                 rules.source, " and ".join(lacking), lacking[0],
             )  # fmt: skip
+        self._compare_tiers(rules)
         self._uncompared = _MANY if any(r.enabled and r.endpoints for r in rules.rules) else 0
+
+    def _compare_tiers(self, rules: Any) -> None:
+        """Warns of limits by tier, if nothing gives requests a tier."""
+        if "tier" in self._readers or self.limiter._tiers is not None:
+            return
+        tiers, default = rules.named_tiers, rules.default_tier
+        if tiers <= {default}:
+            return
+        log.warning(
+            "rate limiting: rules of %s name the tiers %s, and no request has a tier here, so %s; "
+            "expected tiers=Tiers(...), or attributes={'tier': ...}",
+            rules.source, ", ".join(sorted(tiers)),
+            f"each has the default tier {default!r}" if default else "those for tiers never apply",
+        )  # fmt: skip
 
     def _compare_endpoints(self, request: Any) -> None:
         """Warns if no rule with an endpoint has applied to many requests."""

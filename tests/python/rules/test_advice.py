@@ -171,7 +171,7 @@ def test_a_cost_that_fits_somewhere_is_no_mistake() -> None:
     user = {"id": "user", "by": "user", "limit": "10/minute"}
     costly = [{"endpoint": "/reports", "cost": 50}]
     assert advice(costly, user)
-    by_tier = {"id": "user", "by": "user", "limits": {"free": "10/minute", "pro": "50/minute"}}
+    by_tier = {"id": "user", "by": "user", "limits": {"*": "10/minute", "pro": "50/minute"}}
     assert not advice(costly, by_tier)
     assert not advice(costly, {**user, "counts": "requests"})
     assert not advice(costly, {**user, "endpoint": "/api/**"})
@@ -200,6 +200,44 @@ def test_a_rule_that_applies_somewhere_is_not_called_hidden() -> None:
     assert advice(ceiling, default=default)
     assert not advice({**ceiling, "also": True}, default=default)
     assert not advice({**ceiling, "shadow": True}, default=default)
+
+
+def test_a_rule_for_some_tiers_beside_one_for_the_others_is_no_mistake() -> None:
+    def advice(rule: Any, *rules: Any, **more: Any) -> Any:
+        return RuleSet({"rules": [rule, *rules], **more}).advice
+
+    paid = {
+        "id": "paid",
+        "by": "user",
+        "tier": "paid",
+        "endpoint": "/api/**",
+        "method": "GET",
+        "when": {"region": "eu"},
+        "limit": "9/minute",
+    }
+    all = {"id": "all", "by": "user", "limit": "1/minute"}
+    assert advice(paid)
+    assert not advice({**paid, "shadow": True}, all)
+    assert not advice(paid, default_tier="paid")
+    assert not advice(paid, default={"by": "user", "limit": "1/minute"})
+    for field in ({}, {"endpoint": "/**"}, {"method": ["GET", "PUT"]}, {"when": paid["when"]}):
+        assert not advice(paid, {**all, **field})
+    for field in (
+        {"endpoint": "/b"},
+        {"method": "PUT"},
+        {"when": {"region": "us"}},
+        {"by": "ip"},
+        {"tier": "free"},
+        {"limits": {"free": "1/minute"}},
+        {"network": "10.0.0.0/8"},
+        {"shadow": True},
+        {"enabled": False},
+    ):
+        other = {**all, **field}
+        if "limits" in field:
+            del other["limit"]
+        assert any("'paid' is not for" in str(each) for each in advice(paid, other)), field
+    assert RuleSet({"rules": [], "block": [{"user": "mallory"}]}).advice == ()
 
 
 def test_the_name_of_a_tier_makes_no_limit_a_quota() -> None:

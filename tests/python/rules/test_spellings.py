@@ -191,6 +191,21 @@ def test_attributes_that_no_request_has_are_named(caplog: pytest.LogCaptureFixtu
         assert "look at tenant, which no request has here" in caplog.text
 
 
+def test_tiers_that_no_request_has_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    rule = {"id": "a", "by": "ip", "limits": {"free": "1/hour", "pro": "9/hour"}}
+    given = RuleSet({"rules": [rule], "default_tier": "free"})
+    said = "name the tiers free, pro, and no request has a tier here, so "
+    for more in ({"tiers": Tiers({"7": "pro"})}, {"attributes": {"tier": lambda scope: "pro"}}):
+        RateLimitMiddleware(service, rules=given, **more)
+    made({**rule, "limits": {"free": "1/hour"}}, default_tier="free")
+    made({**rule, "limits": "1/hour"})
+    assert "name the tiers" not in caplog.text
+    app = made(rule)
+    assert said + "those for tiers never apply; expected tiers=" in caplog.text
+    app.limiter.use(given)
+    assert said + "each has the default tier 'free'; expected tiers=" in caplog.text
+
+
 def test_an_attribute_without_a_value_in_many_requests_is_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

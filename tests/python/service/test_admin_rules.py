@@ -251,9 +251,10 @@ def test_a_document_is_checked_without_being_saved(service: AdminService) -> Non
     (problem,) = body["problems"]
     assert (problem["line"], problem["where"]) == (4, "rules[0].limits")
     assert "expected" in problem["message"]
-    good = service.ask("POST", f"{DOCUMENT}/validate", {"rules": [API_RULE]}, role="viewer")
+    right = {"rules": [API_RULE], "default_tier": "free"}
+    good = service.ask("POST", f"{DOCUMENT}/validate", right, role="viewer")
     assert good.json() == {"valid": True, "rules": 1, "problems": [], "advice": []}
-    slip = {"rules": [API_RULE], "block": [{"usr": "mallory"}]}
+    slip = {**right, "block": [{"usr": "mallory"}]}
     (likely,) = service.ask("POST", f"{DOCUMENT}/validate", slip, role="viewer").json()["advice"]
     assert likely["where"] == "block[0].usr"
     assert "did you mean 'user'?" in likely["message"]

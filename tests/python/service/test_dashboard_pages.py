@@ -219,7 +219,7 @@ def test_a_key_without_a_user_is_explained(dashboard: DashboardService, query: s
 
 
 def test_the_page_of_rules_shows_likely_mistakes(dashboard: DashboardService) -> None:
-    add_api_rule(dashboard)
+    add_api_rule(dashboard, limits="10/minute")
     assert "Likely mistakes" not in dashboard.browser().get("/rules").text
     entry = {"user": "mallory", "expires_at": "2031-01-31"}
     answer = dashboard.ask("PUT", "/ratelimit/lists/block", json=[entry], headers=ANY)

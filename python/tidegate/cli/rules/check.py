@@ -66,10 +66,7 @@ def _warnings(document: Document, rules: model.Rules) -> Iterator[Problem]:
     ]
     if rules.default is not None:
         places.append((("default",), rules.default))
-    if not places:
-        yield document.problem((), "warning: no rule is enabled, so nothing is limited")
-        return
-    if not any(set(rule.by) <= _EVERYONES and not rule.shadow for _, rule in places):
+    if places and not any(set(rule.by) <= _EVERYONES and not rule.shadow for _, rule in places):
         named = sorted({name for _, rule in places for name in rule.by} - _EVERYONES)
         yield document.problem(
             ("rules",),
@@ -77,7 +74,7 @@ def _warnings(document: Document, rules: model.Rules) -> Iterator[Problem]:
             "so they are not limited; expected a rule by ip or global, or a default",
         )
     for where, rule in places:
-        yield from _warnings_of_rule(document, rules, where, rule)
+        yield from _warnings_of_rule(document, where, rule)
     now = dt.datetime.now(dt.timezone.utc)
     for section, what in (
         ("overrides", "the override"),
@@ -94,19 +91,9 @@ def _warnings(document: Document, rules: model.Rules) -> Iterator[Problem]:
 
 def _warnings_of_rule(
     document: Document,
-    rules: model.Rules,
     where: tuple[str | int, ...],
     rule: model.Rule | model.Default,
 ) -> Iterator[Problem]:
-    limits = rule.limits
-    tiers: list[str] = getattr(rule, "tiers", [])
-    is_for_some = bool(tiers) or (isinstance(limits, dict) and "*" not in limits)
-    if is_for_some and rules.default_tier is None:
-        yield document.problem(
-            (*where, "tiers" if tiers else "limits"),
-            f"warning: the rule {rule.id!r} is not for requests without a tier, or with an unknown "
-            "one; expected a default_tier, or limits of the tier '*'",
-        )
     endpoints: list[str] = getattr(rule, "endpoints", [])
     if "endpoint" in rule.by and (not endpoints or "**" in endpoints or "/**" in endpoints):
         yield document.problem(

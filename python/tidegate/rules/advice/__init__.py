@@ -19,6 +19,7 @@ from tidegate.rules.advice import (
     methods,
     overrides,
     tiers,
+    unlimited,
     values,
 )
 from tidegate.rules.advice.endpoints import endpoint_names
@@ -35,7 +36,9 @@ __all__ = ["advise", "advise_of_overrides", "endpoint_names", "named_tiers", "sa
 
 log = logging.getLogger("tidegate")
 
-_KINDS = (attributes, list_fields, tiers, methods, endpoints, values, costs, hidden)
+_KINDS = (
+    attributes, list_fields, tiers, methods, endpoints, values, costs, hidden, unlimited,
+)  # fmt: skip
 # The most texts that are remembered as said.
 _MOST_SAID = 1000
 _said: set[str] = set()
