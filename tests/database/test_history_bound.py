@@ -74,6 +74,31 @@ def test_invented_users_share_one_row_and_known_ones_keep_theirs(database: RuleD
         assert history.folded == 2 * (1500 - len(of_invented))
 
 
+def test_known_users_wait_beside_any_number_of_invented_ones(sqlite: RuleDatabase) -> None:
+    told: list[list[str]] = []
+    with history_of(sqlite, Clock(), capacity=20) as history:
+        history.on_known = told.append
+        for write in range(2):
+            for i in range(5):
+                history.add(f"known{i}", "/a", allowed=1)
+            for i in range(30):
+                history.add(f"invented{write}-{i}", "/a", allowed=1)
+            assert history.flush()
+        assert (told[0], sorted(told[1])) == ([], [f"known{i}" for i in range(5)])
+        for i in range(30):
+            history.add(f"invented2-{i}", "/a", allowed=1)
+        for i in range(5):
+            history.add(f"known{i}", "/a", allowed=1)
+            history.add(f"known{i}", "/x", allowed=1)
+        assert history.flush()
+        assert history.dropped == 0
+    found = rows_of(sqlite, 0)
+    # There is a fourth more room: for the row of all others, and for four entries of known users.
+    assert [found[(f"known{i}", "/a")] for i in range(5)] == [3, 3, 2, 2, 2]
+    assert [(f"known{i}", "/x") in found for i in range(5)] == [True, True, False, False, False]
+    assert sum(found.values()) == 35 + 35 + 30 + 10
+
+
 def test_the_busiest_of_new_users_have_rows_of_their_own(sqlite: RuleDatabase) -> None:
     with history_of(sqlite, Clock()) as history:
         for i in range(200):

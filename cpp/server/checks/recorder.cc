@@ -1,8 +1,11 @@
 #include "server/checks/recorder.h"
 
+#include <iterator>
 #include <limits>
+#include <utility>
 
 #include "absl/hash/hash.h"
+#include "base/text.h"
 
 namespace tidegate::server {
 
@@ -40,7 +43,8 @@ void Recorder::Record(const Recorded& decision) {
     known->second.sums.Add(decision.sums);
     return;
   }
-  if (rows_.fetch_add(1, std::memory_order_relaxed) >= capacity_) {
+  const int64_t rows = rows_.fetch_add(1, std::memory_order_relaxed);
+  if (rows >= capacity_ && (rows >= capacity_ + capacity_ / 4 || !IsKnown(key.user))) {
     rows_.fetch_sub(1, std::memory_order_relaxed);
     dropped_.fetch_add(1, std::memory_order_relaxed);
     shard.has_rest = true;
@@ -52,6 +56,22 @@ void Recorder::Record(const Recorded& decision) {
   made.tier = Cut(decision.tier);
   made.caller_ip = Cut(decision.caller_ip);
   made.sums.Add(decision.sums);
+}
+
+void Recorder::SetKnown(std::vector<std::string> users) {
+  auto known = std::make_shared<const Users>(std::make_move_iterator(users.begin()),
+                                             std::make_move_iterator(users.end()));
+  const std::lock_guard lock(known_mutex_);
+  known_.swap(known);
+}
+
+bool Recorder::IsKnown(std::string_view user) const {
+  std::shared_ptr<const Users> known;
+  {
+    const std::lock_guard lock(known_mutex_);
+    known = known_;
+  }
+  return known->contains(Absl(user));
 }
 
 std::vector<Recorder::Row> Recorder::Drain() {

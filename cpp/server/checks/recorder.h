@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 
 namespace tidegate::server {
 
@@ -37,7 +39,8 @@ struct Recorded {
   Sums sums;
 };
 
-// Thread-safe. Memory is bounded to `capacity` rows with texts of at most kMostText bytes.
+// Thread-safe. Memory is bounded to `capacity` rows with texts of at most kMostText bytes, and a
+// fourth more for users who are known, whom no number of invented names displaces.
 class Recorder {
  public:
   static constexpr size_t kMostText = 255;
@@ -59,6 +62,8 @@ class Recorder {
 
   // For a caller and endpoint that have a row this takes tens of nanoseconds and no allocation.
   void Record(const Recorded& decision);
+  // Says which users are known from now on.
+  void SetKnown(std::vector<std::string> users);
   // Returns the rows since the last call and clears them. Decisions wait only while a table is
   // swapped.
   std::vector<Row> Drain();
@@ -108,11 +113,16 @@ class Recorder {
   static constexpr size_t kShards = 16;
 
   static size_t ShardOfThread();
+  // Whether a row beyond the capacity may be made for `user`.
+  bool IsKnown(std::string_view user) const;
 
   const int64_t capacity_;
   std::atomic<int64_t> rows_{0};
   std::atomic<int64_t> dropped_{0};
   std::array<Shard, kShards> shards_;
+  using Users = absl::flat_hash_set<std::string>;
+  mutable std::mutex known_mutex_;
+  std::shared_ptr<const Users> known_ = std::make_shared<const Users>();
 };
 
 }  // namespace tidegate::server

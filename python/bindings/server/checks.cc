@@ -172,6 +172,8 @@ void RegisterRecorder(py::module_& m) {
            }),
            py::arg("capacity") = Recorder::kDefaultCapacity)
       .def("drain", &Drain)
+      .def("set_known", &Recorder::SetKnown, py::arg("users"),
+           py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("dropped", &Recorder::dropped)
       .def("__len__", &Recorder::rows);
 }

@@ -69,6 +69,8 @@ class Recorder:
     @property
     def dropped(self) -> int:
         """The number of decisions so far that found no free row."""
+    def set_known(self, users: list[str]) -> None:
+        """Says which users have rows even beyond the capacity, up to a fourth of it more."""
     def drain(
         self,
     ) -> list[

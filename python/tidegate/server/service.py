@@ -45,6 +45,9 @@ log = logging.getLogger("tidegate")
 
 # Seconds for writing and closing, after calls in flight have ended.
 _CLOSING = 5.0
+# In one second this part of the rows between two writes may be used: each row of a second takes
+# Python tens of microseconds, for which operators wait.
+_SECONDS_OF_ROWS = 10
 
 
 class Service:
@@ -105,7 +108,7 @@ class Service:
         self.quota_events = QuotaLog()
         self._closing.callback(QuotaWatch(self.limiter, self.quota_events).close)
         checks = settings.checks
-        self.recorder = _native.Recorder(settings.usage.capacity)
+        self.recorder = _native.Recorder(max(1000, settings.usage.capacity // _SECONDS_OF_ROWS))
         self.front = _native.Front(_front_options(checks, settings.drain))
         self.checks = _native.CheckService(
             self.limiter._native(),
@@ -201,6 +204,7 @@ class Service:
                 most_rows=usage.most_rows,
                 most_bytes=usage.most_bytes * 3 // 4,
             )
+            history.on_known = self.recorder.set_known
             self._closing.callback(history.close)
             violations = ViolationLog(
                 settings.database,
@@ -401,8 +405,10 @@ class Service:
             settings=self.settings.shown(),
             tier_seen=self.recording.tier_of,
         )
+        late = api.state.admin.database.late
+        self._closing.callback(late.close)
         if self.snapshots is not None:
-            self.snapshots.revoked = api.state.admin.database.late.revoked
+            self.snapshots.revoked = late.revoked
         mount_dashboard(
             app,
             api.state.admin,

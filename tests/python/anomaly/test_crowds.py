@@ -24,6 +24,34 @@ def test_a_morning_accuses_nobody(callers: int) -> None:
     assert crowd.penalties == {}
 
 
+def test_a_morning_of_thousands_with_mixed_rates_accuses_nobody() -> None:
+    crowd = Crowd(rates_of(3000), interval=600)
+    crowd.run(2 * HOUR, steady)
+    crowd.run(2 * HOUR, ramp(crowd.now, crowd.now + 2 * HOUR, 6))
+    crowd.run(HOUR, lambda now: 6.0)
+    assert crowd.penalties == {}
+
+
+def test_four_weeks_with_newsletters_and_launches_accuse_nobody() -> None:
+    callers = 50
+    crowd = Crowd(rates_of(callers, spread=1.0), interval=1800)
+    readers = np.where(np.arange(callers) < callers // 10, 8.0, 1.0)
+    factors = np.random.default_rng(2).lognormal(np.log(10), 0.5, callers)
+
+    def course(now: float) -> Any:
+        day, hour = now // DAY, now % DAY / HOUR
+        rate = weekly(now) * np.ones(callers)
+        if day % 7 == 2 and 10 <= hour < 14:
+            rate = rate * (1 + (readers - 1) * np.exp(-(hour - 10) * 2))
+        if day % 14 == 9 and 12 <= hour < 18:
+            ebb = np.exp(-max(hour - 12.17, 0))
+            rate = rate * (1 + (factors - 1) * min((hour - 12) * 6, 1) * ebb)
+        return rate
+
+    crowd.run(28 * DAY, course)
+    assert crowd.penalties == {}
+
+
 def test_three_hundred_callers_that_grow_fourfold_accuse_nobody() -> None:
     crowd = Crowd(rates_of(300), interval=300)
     crowd.run(2 * HOUR, steady)
@@ -94,6 +122,19 @@ def test_a_flood_in_a_few_names_is_blocked_and_one_in_many_is_taken_for_a_crowd(
         found = crowd.run(0.5 * HOUR, steady, lambda now, flood=flood: flood)  # type: ignore[misc]
         assert {each for each, _ in found.values()} == {action}
         assert crowd.penalties == {}
+
+
+@pytest.mark.parametrize(
+    ("callers", "outcome"), [(1000, (Action.MONITOR, 1.0)), (3000, (Action.BLOCK, 3.0))]
+)
+def test_a_flood_in_a_hundred_names_is_blocked_among_thousands(callers: int, outcome: Any) -> None:
+    crowd = Crowd([30] * callers)
+    crowd.run(0.5 * HOUR, steady)
+    flood = {f"user:{i}": 4 * 30 for i in range(100)}
+    found = crowd.run(0.2 * HOUR, steady, lambda now: flood)
+    assert set(found.values()) == {outcome}
+    assert len(found) == 100
+    assert crowd.penalties == {}
 
 
 def test_slow_training_ends_at_a_multiple_of_the_first_rate() -> None:

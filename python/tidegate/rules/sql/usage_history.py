@@ -15,7 +15,7 @@ from tidegate.rules.background_writer import BackgroundWriter
 from tidegate.rules.sql.bounded_table import HOUR, check_bounds
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.service_tables import usage_hours
-from tidegate.rules.sql.usage_bound import UsageBound
+from tidegate.rules.sql.usage_bound import OTHERS, UsageBound
 from tidegate.rules.violation_log import text_of
 
 if TYPE_CHECKING:
@@ -30,9 +30,11 @@ __all__ = ["UsageHistory", "UsageHour", "usage_of"]
 log = logging.getLogger("tidegate")
 
 _DAY = 86_400.0
+# The most users who are known to come again.
+_MOST_KNOWN = 20_000
 # The rows of one transaction, and the pause behind it: SQLite has one writer at a time, and a
 # change over the admin API must not wait for all rows.
-_AT_ONCE = 20_000
+_AT_ONCE = 10_000
 _PAUSE = 0.15
 # The column's largest number, which stands for all larger costs. A row that does not fit would keep
 # all others from being written.
@@ -102,11 +104,17 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
         self._bound: UsageBound | None = None
         if most_rows is not None or most_bytes is not None:
             self._bound = UsageBound(most_rows, most_bytes)
+        # The users of two successive writes, and those of the last one: invented users come once.
+        self._known: dict[str, None] = {}
+        self._before: set[str] = set()
+        self._folded = 0
+        self.on_known: Callable[[list[str]], object] | None = None
+        """Called with the users who are known, after each write of a history with a bound."""
 
     @property
     def folded(self) -> int:
         """The number of requests in the row of all others, for want of room."""
-        return 0 if self._bound is None else self._bound.folded
+        return self._folded + (0 if self._bound is None else self._bound.folded)
 
     def add(
         self,
@@ -130,16 +138,29 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
                 known[0] += allowed
                 known[1] += refused
                 known[2] = min(known[2] + cost, _MOST_COST)
-            elif len(self._waiting) >= self._capacity:
-                self.dropped += allowed + refused
-            else:
+            elif self._has_room_for(key[0]):
                 self._waiting[key] = [allowed, refused, min(cost, _MOST_COST)]
                 self._start_if_needed()
+            elif self._bound is None:
+                self.dropped += allowed + refused
+            else:
+                self._folded += allowed + refused
+                self._merge(
+                    self._waiting.setdefault((*OTHERS, hour), [0, 0, 0]), [allowed, refused, cost]
+                )
+
+    def _has_room_for(self, user: str) -> bool:
+        """Whether another entry may wait. Users who are known have a fourth more room."""
+        waiting = len(self._waiting)
+        if waiting < self._capacity:
+            return True
+        return user in self._known and waiting < self._capacity + self._capacity // 4
 
     def _write(self, waiting: dict[_Key, list[int]]) -> None:
         # The rows are in one order, so processes that write the same rows never wait for each
         # other.
         entries = sorted(waiting.items())
+        users = {key[0] for key in waiting} - {OTHERS[0]}
         for begin in range(0, len(entries), _AT_ONCE):
             if begin and self._is_sqlite:
                 self._stop.wait(_PAUSE)  # not while the history is closed
@@ -148,6 +169,8 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
             with self._lock:
                 for key in part:
                     del waiting[key]
+        if self._bound is not None:
+            self._note_users(users)
         now = self._clock()
         if now >= self._prune_at:
             self._prune_at = now + HOUR
@@ -155,6 +178,17 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
                 self._make_room(now)
             except StorageError as error:  # all was written
                 log.warning("old hours of usage were not deleted: %s", error)
+
+    def _note_users(self, users: set[str]) -> None:
+        known = dict(self._known)
+        for user in users & self._before:
+            known.pop(user, None)  # so that those who came last are at the end
+            known[user] = None
+        for user in list(known)[: max(0, len(known) - _MOST_KNOWN)]:
+            del known[user]
+        self._known, self._before = known, users
+        if self.on_known is not None:
+            self.on_known(list(known))
 
     def _write_part(self, part: dict[_Key, list[int]]) -> None:
         with self._database.use() as connection:

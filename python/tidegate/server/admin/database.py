@@ -211,6 +211,14 @@ class LateChanges:
             with self._lock:
                 self._waiting.pop(0)
 
+    def close(self) -> None:
+        """Tries once more, and logs what is lost."""
+        if self.write_all():
+            return
+        with self._lock:
+            for late in self._waiting:
+                log.error("%s by %s is lost: it was never written", late.what, late.actor.name)
+
     def _start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(

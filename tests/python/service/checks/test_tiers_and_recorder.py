@@ -113,6 +113,25 @@ def test_texts_of_any_bytes_are_recorded_as_text() -> None:
     assert row[:2] == ("\\xff\x00", "x" * 255)
 
 
+def test_known_users_have_rows_beside_any_number_of_invented_ones() -> None:
+    recorder = _native.Recorder(capacity=8)
+    service = Service({"rules": []}, recorder=recorder)
+    recorder.set_known(["a", "b", "c"])
+    for i in range(20):
+        service.check({"userId": str(i)})
+    for user in "abcab":
+        service.check({"userId": user})
+    rows = {row[0]: row[5] for row in recorder.drain()}
+    # A fourth more than the capacity.
+    assert {user: n for user, n in rows.items() if user in ("a", "b", "c")} == {"a": 2, "b": 2}
+    assert (len(rows), rows[None], recorder.dropped) == (8 + 2 + 1, 12 + 1, 12 + 1)
+    recorder.set_known([])
+    for i in range(9):
+        service.check({"userId": f"{i}"})
+    service.check({"userId": "a"})
+    assert "a" not in {row[0] for row in recorder.drain()}
+
+
 def test_decisions_without_a_free_row_are_summed() -> None:
     recorder = _native.Recorder(capacity=3)
     service = Service({"rules": []}, recorder=recorder)
