@@ -141,6 +141,9 @@ class AdminDatabase:
             connection.commit()
 
 
+_WRONG = (sa.exc.DataError, sa.exc.IntegrityError, sa.exc.ProgrammingError)
+
+
 class _Late(NamedTuple):
     at: dt.datetime
     actor: Actor
@@ -174,8 +177,8 @@ class LateChanges:
             with self._database.change(actor) as change:
                 write(change)
         except StorageError as error:
-            if isinstance(error.__cause__, (sa.exc.DataError, sa.exc.IntegrityError)):
-                raise
+            if isinstance(error.__cause__, _WRONG) or "no such table" in str(error):
+                raise  # the database would never take it
             with self._lock:
                 if len(self._waiting) >= _MOST_LATE:
                     raise
