@@ -293,7 +293,7 @@ class DefaultRateLimit(RateLimit):
 
 
 def _with_dependencies(key: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a key function that says which dependency is missing, if it is called before that."""
+    """Returns a key function whose error, for the log, says what sets the state that it reads."""
     check_function("key", key, ("the request",))
     check_result("key", key)
 
@@ -305,7 +305,8 @@ def _with_dependencies(key: Callable[[Any], Any]) -> Callable[[Any], Any]:
             unset = re.search(r"'State' object has no attribute '(\w+)'", str(exc))
             if unset is None:
                 raise
-            raise ConfigurationError(
+            # It is no misuse: a dependency or middleware may set it for some requests only.
+            raise AttributeError(
                 f"key reads request.state.{unset[1]}, which no dependency has set before; "
                 "expected that dependency first in `dependencies=[...]`, or @rate_limit, which "
                 "decides after all of them, or on_no_key= for requests that have none"
