@@ -172,8 +172,12 @@ void RegisterRecorder(py::module_& m) {
            }),
            py::arg("capacity") = Recorder::kDefaultCapacity)
       .def("drain", &Drain)
-      .def("set_known", &Recorder::SetKnown, py::arg("users"),
-           py::call_guard<py::gil_scoped_release>())
+      .def(
+          "set_known",
+          [](Recorder& recorder, std::vector<std::string> users) {
+            WithoutGil([&] { recorder.SetKnown(std::move(users)); });
+          },
+          py::arg("users"))
       .def_property_readonly("dropped", &Recorder::dropped)
       .def("__len__", &Recorder::rows);
 }
