@@ -106,8 +106,9 @@ def test_no_request_fails_while_a_process_takes_over(directory: Path) -> None:
             callers.ask_more()
             assert httpx.get(admin, timeout=300).status_code == 200
         assert callers.errors == []
-        said = "anomaly detection goes on, with what is usual of 0 callers"
-        assert said in served.log.read_text()
+        # Of how many depends on whether an interval of anomaly detection has ended meanwhile.
+        said = r"anomaly detection goes on, with what is usual of \d+ callers"
+        assert re.search(said, served.log.read_text()), served.log.read_text()[-20_000:]
     finally:
         for successor in re.findall(r"the process (\d+) has taken over", served.log.read_text()):
             os.kill(int(successor), signal.SIGKILL)
