@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Key = tuple[str, str, int]
     Entries = dict[Key, list[int]]
 
-__all__ = ["OTHERS", "UsageBound"]
+__all__ = ["MOST_COST", "OTHERS", "UsageBound"]
 
 log = logging.getLogger("tidegate")
 
@@ -30,7 +30,9 @@ OTHERS = ("", "(other)")
 _OF_STRANGERS, _OF_ALL = 1 / 24, 1 / 4
 # The endpoints of one user in one write, beyond which they may be invented.
 _MOST_ENDPOINTS = 100
-_MOST_COST = 2**63 - 1
+# The column's largest number, which stands for all larger costs. A row that does not fit would keep
+# all others from being written.
+MOST_COST = 2**63 - 1
 # Hours before these are made smaller, in which a user may come again.
 _RECENT = 24
 
@@ -95,7 +97,7 @@ class UsageBound:
         if any(others):
             known_others = kept.get((*OTHERS, hour), [0, 0, 0])
             allowed, refused, cost = (a + b for a, b in zip(known_others, others))
-            kept[(*OTHERS, hour)] = [allowed, refused, min(cost, _MOST_COST)]
+            kept[(*OTHERS, hour)] = [allowed, refused, min(cost, MOST_COST)]
         return kept
 
     def make_room(self, connection: sa.Connection, now_hour: int, adding: Any) -> None:
@@ -138,7 +140,7 @@ class UsageBound:
             "hour": dt.datetime.fromtimestamp(hour * HOUR, dt.timezone.utc),
             "allowed": int(allowed),
             "refused": int(refused),
-            "cost": min(int(cost), _MOST_COST),
+            "cost": min(int(cost), MOST_COST),
         }
         connection.execute(adding, [row])
         connection.commit()

@@ -15,7 +15,7 @@ from tidegate.rules.background_writer import BackgroundWriter
 from tidegate.rules.sql.bounded_table import HOUR, check_bounds
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.service_tables import usage_hours
-from tidegate.rules.sql.usage_bound import OTHERS, UsageBound
+from tidegate.rules.sql.usage_bound import MOST_COST, OTHERS, UsageBound
 from tidegate.rules.violation_log import text_of
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ _MOST_KNOWN = 20_000
 # change over the admin API must not wait for all rows.
 _AT_ONCE = 10_000
 _PAUSE = 0.15
-# The column's largest number, which stands for all larger costs. A row that does not fit would keep
-# all others from being written.
-_MOST_COST = 2**63 - 1
 
 # The key of an entry: user, endpoint, and the hour's number since the epoch.
 _Key = tuple[str, str, int]
@@ -137,9 +134,9 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
             if known is not None:
                 known[0] += allowed
                 known[1] += refused
-                known[2] = min(known[2] + cost, _MOST_COST)
+                known[2] = min(known[2] + cost, MOST_COST)
             elif self._has_room_for(key[0]):
-                self._waiting[key] = [allowed, refused, min(cost, _MOST_COST)]
+                self._waiting[key] = [allowed, refused, min(cost, MOST_COST)]
                 self._start_if_needed()
             elif self._bound is None:
                 self.dropped += allowed + refused
@@ -226,7 +223,7 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
         adding: Any = (sqlite if self._is_sqlite else postgresql).insert(usage_hours)
         known, added = usage_hours.c, adding.excluded
         least = sa.func.min if self._is_sqlite else sa.func.least
-        room = least(known.cost, sa.literal(_MOST_COST, sa.BigInteger) - added.cost)
+        room = least(known.cost, sa.literal(MOST_COST, sa.BigInteger) - added.cost)
         return adding.on_conflict_do_update(
             index_elements=["user_id", "endpoint", "hour"],
             set_={
@@ -239,7 +236,7 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
     def _merge(self, known: list[int], entry: list[int]) -> None:
         known[0] += entry[0]
         known[1] += entry[1]
-        known[2] = min(known[2] + entry[2], _MOST_COST)
+        known[2] = min(known[2] + entry[2], MOST_COST)
 
     def _requests_of(self, entry: list[int]) -> int:
         return entry[0] + entry[1]

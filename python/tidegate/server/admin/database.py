@@ -166,7 +166,7 @@ class LateChanges:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self.revoked: set[int] = set()
-        """The ids of tokens whose end is not written yet."""
+        """The ids of tokens that were revoked while the database took no write."""
 
     def make(self, actor: Actor, what: str, write: Write) -> bool:
         """Makes a change, and returns whether it is written. Raises what `write` raises.
