@@ -71,7 +71,7 @@ def validate(config: Path) -> str:
 
 
 class Upstream:
-    """A service that answers every request with 200 and counts them."""
+    """Answers every request with 200, counts them, and keeps the header fields of the last."""
 
     def __init__(self) -> None:
         upstream = self
@@ -81,6 +81,7 @@ class Upstream:
 
             def do_GET(self) -> None:
                 upstream.requests += 1
+                upstream.fields = {key.lower(): value for key, value in self.headers.items()}
                 self.send_response(200)
                 self.send_header("content-length", "2")
                 self.end_headers()
@@ -90,6 +91,7 @@ class Upstream:
                 pass
 
         self.requests = 0
+        self.fields: dict[str, str] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
@@ -106,7 +108,8 @@ class Envoy:
     """An Envoy with examples/envoy/envoy.yaml, on its own ports.
 
     Without `options`, the filter of rate limits has those of the example; an option that is
-    None is left out, as is Envoy's default. `response_headers` are added to each response.
+    None is left out, as is Envoy's default. `response_headers` are added to each response. `routes`
+    take the place of the example's routes and of its descriptors.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class Envoy:
         tidegate: int,
         options: dict[str, Any] | None = None,
         response_headers: dict[str, str] | None = None,
+        routes: list[dict[str, Any]] | None = None,
     ) -> None:
         self.port, self.admin = free_port(), free_port()
         config = yaml.safe_load((EXAMPLES / "envoy.yaml").read_text())
@@ -131,6 +135,8 @@ class Envoy:
             {"header": {"key": key, "value": value}}
             for key, value in (response_headers or {}).items()
         ]
+        if routes is not None:
+            host.update(routes=routes, rate_limits=[])
         settings = manager["http_filters"][0]["typed_config"]
         settings.update(options or {})
         for name in [name for name, value in settings.items() if value is None]:

@@ -243,7 +243,12 @@ class _Compiler:
             entry = _Replaces(name, options["replaces"], document, (*where, "replaces"))
             self._replaces.append(entry)
         if self._flag(document, where, limit, "unlimited"):
-            self._refuse_beside(document, where, limit, "unlimited", ("limits", "algorithm"))
+            ignored = "requests_per_unit"  # as envoyproxy/ratelimit does, which refuses only units
+            if ignored in limit:
+                place = _place(document, (*where, ignored))
+                self.notes.append(f"{place}: stands beside unlimited, so it has no effect")
+            counted = {name: value for name, value in limit.items() if name != ignored}
+            self._refuse_beside(document, where, counted, "unlimited", ("limits", "algorithm"))
             return {**options, "unlimited": True}
         if "algorithm" in limit:
             options["algorithm"] = limit["algorithm"]

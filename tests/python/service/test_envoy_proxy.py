@@ -21,7 +21,9 @@ import pytest
 import tidegate as tg
 import yaml
 from envoy_tools import EXAMPLES, Envoy, Upstream, validate
+from metrics import exposed, of
 from polling import eventually
+from prometheus_client import CollectorRegistry, generate_latest
 from proxy import Proxy
 from redis_server import RedisServer
 from servers import Answer, Client
@@ -31,6 +33,7 @@ from tidegate.limiter.storage.uri import open_store
 native = pytest.importorskip("tidegate.server._native", reason="the system has no epoll")
 from service_testing import call  # noqa: E402
 from tidegate.server.envoy import DescriptorFiles, follow  # noqa: E402
+from tidegate.server.metrics import ReferenceCounters  # noqa: E402
 
 MIDNIGHT = 1_700_006_400 * 10**9
 
@@ -117,9 +120,10 @@ def edge_of(
     tidegate: Tidegate,
     options: dict[str, Any] | None = None,
     response_headers: dict[str, str] | None = None,
+    routes: list[dict[str, Any]] | None = None,
 ) -> Iterator[Edge]:
     try:
-        envoy = Envoy(directory, upstream.port, tidegate.port, options, response_headers)
+        envoy = Envoy(directory, upstream.port, tidegate.port, options, response_headers, routes)
         try:
             client = Client(("127.0.0.1", envoy.port), timeout=30)
             yield Edge(envoy, upstream, tidegate, client)
@@ -314,6 +318,82 @@ def test_the_switch_for_shadow_refuses_nothing_through_envoy(
     with edge_of(tmp_path, upstream, Tidegate(tmp_path, clock=clock, shadow_mode=True)) as edge:
         assert {edge.get("/search", x_user="7").status for _ in range(25)} == {200}
         assert edge.tidegate.service.stats()["shadow_mode"] == 5
+
+
+VECTORS = Path(__file__).parents[2] / "vectors"
+SCRIPTS: dict[str, Any] = yaml.safe_load((VECTORS / "envoy_scripts.yaml").read_text())
+LIMITS: dict[str, Any] = next(
+    table["file"]
+    for table in yaml.safe_load((VECTORS / "envoy_reference.yaml").read_text())
+    if table["source"].startswith("examples/ratelimit/config/example.yaml")
+)
+FILTER = "envoy.filters.http.ratelimit"
+_TYPES = "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3"
+
+
+def route_of(path: str, descriptors: list[dict[str, Any]]) -> dict[str, Any]:
+    """A route of Envoy with a descriptor for each of the vectors' lists of entries."""
+    limits = []
+    for each in descriptors:
+        actions: list[dict[str, Any]] = [
+            {"request_headers": {"header_name": name, "descriptor_key": name}}
+            for name in each.get("headers", [])
+        ]
+        actions += [
+            {"generic_key": {"descriptor_key": key, "descriptor_value": value}}
+            for key, value in each.get("values", {}).items()
+        ]
+        if "metadata" in each:
+            where = {"key": FILTER, "path": [{"key": name} for name in each["metadata"]]}
+            told = {"descriptor_key": each["key"], "metadata_key": where, "source": "DYNAMIC"}
+            actions.append({"metadata": told})
+        limit: dict[str, Any] = {"actions": actions}
+        if "hits" in each:
+            limit["hits_addend"] = {"number": each["hits"]}
+        if "after" in each:
+            limit["apply_on_stream_done"] = each["after"]
+        limits.append(limit)
+    name = f"%DYNAMIC_METADATA({FILTER}:metadata:service_with_quota:name)%"
+    return {
+        "match": {"path": path},
+        "route": {"cluster": "service"},
+        "request_headers_to_add": [{"header": {"key": "x-service", "value": name}}],
+        "typed_per_filter_config": {
+            FILTER: {
+                "@type": f"{_TYPES}.RateLimitPerRoute",
+                "vh_rate_limits": "INCLUDE",
+                "rate_limits": limits,
+            }
+        },
+    }
+
+
+@pytest.mark.parametrize("script", SCRIPTS["scripts"], ids=lambda script: script["source"])
+def test_a_script_of_the_reference_gets_its_answers_through_envoy(
+    tmp_path: Path, upstream: Upstream, clock: tg.ManualClock, script: dict[str, Any]
+) -> None:
+    (tmp_path / "limits.yaml").write_text(yaml.safe_dump(LIMITS))
+    routes = [route_of(*each) for each in SCRIPTS["routes"].items()]
+    tidegate = Tidegate(tmp_path, clock=clock)
+    with edge_of(tmp_path, upstream, tidegate, {"domain": "rl"}, routes=routes) as edge:
+        for ask in script["asks"]:
+            if "wait" in ask:
+                clock.advance(ask["wait"])
+                continue
+            answers = []
+            for expected in ask["answers"]:
+                answer = edge.ask(ask["get"], headers=ask.get("headers", {}))
+                assert answer.status in (200, 429), answer
+                served = expected if expected == "ok" else upstream.fields.get("x-service")
+                answers.append("limited" if answer.status == 429 else served)
+            assert answers == ask["answers"], ask
+        assert edge.envoy.stats()["error"] == 0
+        registry = CollectorRegistry()
+        registry.register(ReferenceCounters(tidegate.service.stats, most=99))
+        found = exposed(generate_latest(registry).decode())
+        for name, counts in script.get("counters", {}).items():
+            for key, count in counts.items():
+                assert of(found, name, domain="rl", key1=key) == count
 
 
 def test_envoy_accepts_the_example() -> None:

@@ -21,9 +21,9 @@ from tidegate.rules.document import read_file  # noqa: E402
 from tidegate.server.envoy_descriptors import Descriptors  # noqa: E402
 from tidegate.server.metrics import DescriptorCounters, ReferenceCounters  # noqa: E402
 
-TABLES: list[dict[str, Any]] = yaml.safe_load(
-    (Path(__file__).parents[2] / "vectors" / "envoy_reference.yaml").read_text()
-)
+VECTORS = Path(__file__).parents[2] / "vectors"
+TABLES: list[dict[str, Any]] = yaml.safe_load((VECTORS / "envoy_reference.yaml").read_text())
+FILES: list[dict[str, str]] = yaml.safe_load((VECTORS / "envoy_files.yaml").read_text())
 MIDNIGHT = 1_700_006_400 * 10**9
 
 
@@ -93,6 +93,26 @@ def test_limits_and_counters_are_those_of_the_reference(
         if "as" in row:
             assert left[row["entries"]] == left[row["as"]] - 1, row
             left[row["as"]] -= 1
+
+
+@pytest.mark.parametrize("each", FILES, ids=lambda each: each["source"])
+def test_a_file_is_read_or_refused_as_by_the_reference(
+    tmp_path: Path, each: dict[str, str]
+) -> None:
+    if "refused" not in each:
+        Service(tmp_path, each["file"])
+        return
+    with pytest.raises(RulesError) as raised:
+        Service(tmp_path, each["file"])
+    assert each["refused"] in str(raised.value)
+
+
+def test_a_count_beside_unlimited_causes_a_warning(tmp_path: Path) -> None:
+    text = "domain: d\ndescriptors: [{key: a, rate_limit: {unlimited: true, requests_per_unit: 5}}]"
+    service = Service(tmp_path, text)
+    (note,) = service.descriptors.notes
+    assert note.endswith("stands beside unlimited, so it has no effect")
+    assert limit_of(service.ask("a=1")["statuses"][0]) == "unlimited"
 
 
 QUOTAS = """
