@@ -32,9 +32,13 @@ def test_a_morning_of_thousands_with_mixed_rates_accuses_nobody() -> None:
     assert crowd.penalties == {}
 
 
-def test_four_weeks_with_newsletters_and_launches_accuse_nobody() -> None:
-    callers = 50
-    crowd = Crowd(rates_of(callers, spread=1.0), interval=1800)
+@pytest.mark.parametrize(
+    ("callers", "interval"), [(3, 300), (8, 1800), (30, 1800), (50, 1800), (100, 1800)]
+)
+def test_four_weeks_with_newsletters_and_launches_accuse_nobody(
+    callers: int, interval: float
+) -> None:
+    crowd = Crowd(rates_of(callers, spread=1.0), interval=interval)
     readers = np.where(np.arange(callers) < callers // 10, 8.0, 1.0)
     factors = np.random.default_rng(2).lognormal(np.log(10), 0.5, callers)
 
