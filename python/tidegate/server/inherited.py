@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["HANDED_OVER", "InheritedSockets", "inherited_sockets"]
 
 # The variable of a process that takes the place of another, such as "checks=5,checks=6,admin=8".
+# "late" is a file.
 HANDED_OVER = "TIDEGATE_HANDED_OVER"
 _FIRST_OF_SYSTEMD = 3
 _PURPOSES = ("checks", "admin")
@@ -29,10 +30,16 @@ class InheritedSockets:
     """
 
     def __init__(
-        self, sockets: Iterable[tuple[str | None, socket.socket]], *, required: bool = False
+        self,
+        sockets: Iterable[tuple[str | None, socket.socket]],
+        *,
+        required: bool = False,
+        late: int | None = None,
     ) -> None:
         self._left = list(sockets)
         self._required = required
+        self.late = late
+        """The descriptor of changes that the database has not taken from the process before."""
 
     def take(self, purpose: str, place: Address | Path) -> list[socket.socket]:
         """Removes and returns those for `purpose` whose address is `place`, which its user closes.
@@ -95,10 +102,13 @@ def inherited_sockets(environment: MutableMapping[str, str]) -> InheritedSockets
     count = environment.pop("LISTEN_FDS", "0")
     names = environment.pop("LISTEN_FDNAMES", "").split(":")
     named: list[tuple[str | None, int]] = []
+    files: dict[str | None, int] = {}
     try:
         if handed_over:
             pairs = (each.split("=") for each in handed_over.split(","))
             named = [(purpose, int(number)) for purpose, number in pairs]
+            files = {purpose: number for purpose, number in named if purpose == "late"}
+            named = [each for each in named if each[0] not in files]
         elif process == str(os.getpid()):
             numbers = range(_FIRST_OF_SYSTEMD, _FIRST_OF_SYSTEMD + int(count))
             named = [
@@ -111,4 +121,4 @@ def inherited_sockets(environment: MutableMapping[str, str]) -> InheritedSockets
             f"the sockets that this process was passed are {handed_over or count!r} ({error}); "
             "expected the descriptors of sockets that listen"
         ) from None
-    return InheritedSockets(sockets, required=not handed_over)
+    return InheritedSockets(sockets, required=not handed_over, late=files.get("late"))

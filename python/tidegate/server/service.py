@@ -23,6 +23,7 @@ from tidegate.server.certificates import CertificateWatch, files_of
 from tidegate.server.disk_watch import DiskWatch
 from tidegate.server.enforcement import Enforcement
 from tidegate.server.inherited import InheritedSockets
+from tidegate.server.late_file import LateFile
 from tidegate.server.listeners import AnomalyWatch, DecisionLog, to_history, to_violations
 from tidegate.server.native import _native
 from tidegate.server.quota_events import QuotaLog
@@ -36,6 +37,7 @@ from tidegate.server.telemetry import shut_down
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tidegate.server.admin.late_changes import LateChanges
     from tidegate.server.predecessor import Predecessor
     from tidegate.server.settings import Checks, Settings, Tls
 
@@ -91,6 +93,7 @@ class Service:
         self._telemetry: list[Any] = []
         self._closing.callback(shut_down, self._telemetry)
         self._admin: Any = None
+        self._late: LateChanges | None = None
         self._tls: Any = None
 
     def _build(self, makes_tables: bool) -> None:
@@ -305,11 +308,15 @@ class Service:
         """The descriptors at which the service listens, for a process that accepts at them too.
 
         They stay as they are when this service stops, so that no connection is reset. Each comes
-        with what it is for: "checks" or "admin".
+        with what it is for: "checks" or "admin"; "late" are changes that the database has not
+        taken.
         """
         found = [("checks", each) for each in self.front.share_sockets()]
         if self._admin is not None:
             found.append(("admin", self._admin.fileno()))
+        if self._late is not None:
+            file = self._late.share()
+            found += [] if file is None else [("late", file)]
         return found
 
     def hand_on(self, send: Callable[[bytes], object]) -> None:
@@ -322,6 +329,8 @@ class Service:
     def stay(self) -> None:
         """Undoes sockets() and hand_on(), if the other process does not take over after all."""
         self.front.unshare_sockets()
+        if self._late is not None:
+            self._late.stay()
         if self.anomalies is not None:
             self.anomalies.stay()
 
@@ -404,11 +413,12 @@ class Service:
             on_change=self._changed,
             settings=self.settings.shown(),
             tier_seen=self.recording.tier_of,
+            late=LateFile(beside_database(database, "late"), descriptor=self._inherited.late),
         )
-        late = api.state.admin.database.late
+        self._late = late = api.state.admin.database.late
         self._closing.callback(late.close)
         if self.snapshots is not None:
-            self.snapshots.revoked = late.revoked
+            self.snapshots.revoked = lambda: late.revoked
         mount_dashboard(
             app,
             api.state.admin,

@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import sqlalchemy as sa
 
@@ -49,8 +49,8 @@ class Snapshots:
         self._tiers_at = 0.0
         self._tiers_mark: Any = None
         self._tokens: list[tuple[bytes, str]] | None = None
-        self.revoked: Collection[int] = ()
-        """The ids of tokens whose end the database has not taken yet."""
+        self.revoked: Callable[[], Collection[int]] = frozenset
+        """Returns the ids of tokens whose end the database has not taken yet."""
         self._again = threading.Event()
         self._is_over = False
         self._is_failing = False
@@ -109,6 +109,7 @@ class Snapshots:
 
     def _read_tokens(self, connection: sa.Connection) -> None:
         now = dt.datetime.now(dt.timezone.utc)
+        revoked = self.revoked()  # first: one that is written leaves it meanwhile
         columns = api_tokens.c
         asked = (
             sa.select(columns.id, columns.hash, columns.role)
@@ -117,7 +118,7 @@ class Snapshots:
             .order_by(columns.id)
         )
         rows = connection.execute(asked)
-        tokens = [(bytes.fromhex(row.hash), row.role) for row in rows if row.id not in self.revoked]
+        tokens = [(bytes.fromhex(row.hash), row.role) for row in rows if row.id not in revoked]
         if tokens != self._tokens:
             self._checks.set_tokens(tokens)
             self._tokens = tokens

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from admin_client import AdminService, Clock
-from tidegate.server.admin.database import LateChanges
+from tidegate.server.admin.late_changes import LateChanges
 from tidegate.server.anomalies.detector import Action, Anomaly
 from tidegate.server.disk_watch import DiskWatch
 from tidegate.server.enforcement import Enforcement
+from tidegate.server.late_file import LateFile
 from tidegate.server.snapshots import Snapshots
 
 MIB = 2**20
@@ -117,7 +119,7 @@ def test_a_token_is_revoked_while_the_disk_is_full(
     checks = Checks()
     snapshots = Snapshots(service.url, checks)
     late: LateChanges = service.app.state.admin.database.late
-    snapshots.revoked = late.revoked
+    snapshots.revoked = lambda: late.revoked
     snapshots.read_tokens()
     before = len(checks.tokens)
     pages = fill(service)
@@ -174,7 +176,7 @@ def test_what_another_instance_has_done_meanwhile_is_not_done_again(
 def test_too_many_changes_that_wait_are_refused(
     service: AdminService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.server.admin.database._MOST_LATE", 1)
+    monkeypatch.setattr("tidegate.server.admin.late_changes._MOST", 1)
     ids = []
     for _ in range(2):
         service.make_token("viewer")
@@ -182,3 +184,80 @@ def test_too_many_changes_that_wait_are_refused(
     fill(service)
     answers = [service.ask("DELETE", f"/tokens/{id}").status_code for id in ids]
     assert answers == [204, 503]
+
+
+def test_a_token_stays_revoked_over_a_restart_on_a_full_disk(
+    service: AdminService, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "service.db.late"
+    stolen = service.make_token("operator")
+    (id,) = service.rows("SELECT max(id) FROM api_tokens")[0]
+    with AdminService(service.url, clock, late=LateFile(path)) as before:
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.stat().st_blocks * 512 >= path.stat().st_size > 0  # the room is taken
+        pages = fill(before)
+        assert before.ask("DELETE", f"/tokens/{id}").status_code == 204
+        before.app.state.admin.database.late.close()
+        assert "is in force again once the service starts" in caplog.messages[-1]
+    with AdminService(service.url, clock, late=LateFile(path)) as after:
+        assert "1 changes of operators are in force" in caplog.text
+        assert after.ask("GET", "/whoami", token=stolen).status_code == 401
+        assert after.ask("DELETE", f"/tokens/{id}").status_code == 404
+        empty(after, pages)
+        late: LateChanges = after.app.state.admin.database.late
+        assert late.write_all()
+        assert late.revoked == frozenset()
+        assert after.ask("GET", "/whoami", token=stolen).status_code == 401
+        (entry,) = [each for each in after.audit() if each["action"] == "token.revoke"]
+        assert entry["target"] == f"token:{id}"
+        late.close()
+
+
+def test_a_process_that_takes_over_has_changes_that_are_in_memory(
+    service: AdminService, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with AdminService(service.url, clock, late=LateFile()) as before:
+        old: LateChanges = before.app.state.admin.database.late
+        number = old.share()
+        assert number is not None
+        inherited = LateFile(descriptor=os.dup(number))
+        with AdminService(service.url, clock, late=inherited) as after:
+            new: LateChanges = after.app.state.admin.database.late
+            stolen = service.make_token("operator")
+            (id,) = service.rows("SELECT max(id) FROM api_tokens")[0]
+            pages = fill(before)
+            assert before.ask("DELETE", f"/tokens/{id}").status_code == 204
+            old.close()
+            assert "is left to the process that takes over" in caplog.messages[-1]
+            assert after.ask("GET", "/whoami", token=stolen).status_code == 401
+            empty(after, pages)
+            assert new.write_all()
+            assert after.audit()[-1]["action"] == "token.revoke"
+            new.close()
+
+
+def test_changes_that_cannot_be_kept_are_refused_or_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = LateFile(tmp_path / "late")
+    assert not file.append(b"x" * 2**18, most=9)
+    assert file.append(b"of another version", most=9)
+    assert not file.append(b"{}", most=1)
+    assert file.read() == [b"of another version"]
+    assert LateFile(tmp_path / "late").read() == file.read()
+    LateFile(tmp_path / "absent" / "late")
+    assert "what the database does not take ends with the process" in caplog.text
+
+
+def test_a_change_of_another_version_does_not_hold_the_others_up(
+    service: AdminService, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = LateFile(tmp_path / "late")
+    assert file.append(b'["2026-01-01", ["a", "admin", null, null], "rule", []]', most=9)
+    with AdminService(service.url, clock, late=file) as made:
+        late: LateChanges = made.app.state.admin.database.late
+        assert late.revoked == frozenset()
+        assert late.write_all()
+        late.close()
+    assert "cannot be read: 'rule' is of another version" in caplog.text
+    assert file.read() == []

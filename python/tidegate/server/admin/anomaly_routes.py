@@ -8,7 +8,6 @@ from fastapi import APIRouter
 
 from tidegate.server.admin.bodies import Enforced, Unlock
 from tidegate.server.admin.context import AdminRoute, AnActor, TheAdmin, role
-from tidegate.server.admin.database import Change
 from tidegate.server.admin.problems import ProblemError
 
 __all__ = ["router", "unlock"]
@@ -35,11 +34,7 @@ def unlock(admin: TheAdmin, actor: AnActor, asked: Unlock) -> Any:
             404, f"{asked.caller!a:.80} is neither throttled nor blocked; expected a caller who is"
         )
     said = penalty.said()
-
-    def write(change: Change) -> None:
-        change.record("anomaly.unlock", asked.caller, before=said)
-
     # The audit entry is written first, as for a reset; but a full disk locks nobody out.
-    admin.database.late.make(actor, f"the unlock of {asked.caller!a:.300}", write)
+    admin.database.late.record_unlock(actor, asked.caller, said)
     admin.enforcement.unlock(asked.caller)
     return said

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tidegate.rules.sql.connection import DatabaseLike
     from tidegate.server.admin.oidc import Oidc
     from tidegate.server.enforcement import Enforcement
+    from tidegate.server.late_file import LateFile
 
 __all__ = ["create_admin"]
 
@@ -96,6 +97,7 @@ def create_admin(
     on_change: Optional[Callable[[str, Optional[str]], object]] = None,
     settings: Optional[dict[str, Any]] = None,
     tier_seen: Callable[[str], Optional[str]] = lambda user: None,
+    late: Optional[LateFile] = None,
     failed_attempts: str = FAILED_ATTEMPTS,
     most_body_bytes: int = 8 * 2**20,
     body_timeout: float = 30.0,
@@ -109,8 +111,9 @@ def create_admin(
     whose tier was changed. `enforcement` holds the penalties of anomalies. After a change was
     committed, `on_change` is called with ``"rules"`` and None, or with ``"tiers"`` and the user or
     None. `tier_seen` returns the tier of a user's last check, for users whom the database does not
-    know. GET /settings returns `settings`, which hold no secrets. The limit `failed_attempts` says
-    how often an address may fail to authenticate. Raises ConfigurationError and StorageError.
+    know. `late` keeps changes that the database does not take. GET /settings returns `settings`,
+    which hold no secrets. The limit `failed_attempts` says how often an address may fail to
+    authenticate. Raises ConfigurationError and StorageError.
     """
     app = FastAPI(
         title="tidegate admin",
@@ -122,7 +125,7 @@ def create_admin(
         redoc_url=None,
         redirect_slashes=False,
     )
-    data = AdminDatabase(database, timeout=database_timeout, now=now)
+    data = AdminDatabase(database, timeout=database_timeout, now=now, late=late)
     app.state.admin = Admin(
         data,
         rules=rules,

@@ -77,9 +77,10 @@ class Credentials:
 
     def _of_database(self, token: str, remote: str | None) -> Actor:
         now = self._now()
+        revoked = self._database.late.revoked  # first: one that is written leaves it meanwhile
         with self._database.connect() as connection:
             row = find_token(connection, token, now)
-        if row is None or row.id in self._database.late.revoked:
+        if row is None or row.id in revoked:
             raise ProblemError(
                 401, "the token is unknown, revoked or has expired", headers=_INVALID
             )

@@ -8,9 +8,7 @@ from fastapi import APIRouter, Path
 
 from tidegate.server.admin.bodies import NewToken, Token, TokenText
 from tidegate.server.admin.context import AdminRoute, AnActor, TheAdmin, role
-from tidegate.server.admin.database import Change
-from tidegate.server.admin.problems import ProblemError
-from tidegate.server.records.api_tokens import create_token, list_tokens, revoke_token
+from tidegate.server.records.api_tokens import create_token, list_tokens
 
 __all__ = ["router"]
 
@@ -44,18 +42,7 @@ def end_token(
     """Revokes a token. The next request with it is refused.
 
     Even if the database takes no write, such as on a full disk: this is in force at once in this
-    process, and is written later.
+    process and in those that come after, and is written later.
     """
-    late = admin.database.late
-
-    def write(change: Change) -> None:
-        row = revoke_token(change.connection, id, change.now)
-        if row is None:
-            raise ProblemError(404, f"there is no token {id} that is not revoked yet")
-        change.record("token.revoke", f"token:{id}", before={"name": row.name, "role": row.role})
-
-    if id in late.revoked:
-        raise ProblemError(404, f"there is no token {id} that is not revoked yet")
-    if not late.make(actor, f"the end of token {id}", write):
-        late.revoked.add(id)
+    admin.database.late.end_token(actor, id)
     admin.tokens_changed()

@@ -21,10 +21,10 @@ log = logging.getLogger("tidegate")
 _SECONDS = 600.0
 
 
-def beside_database(database: str | None) -> Path | None:
-    """Returns the path of the file beside a database of SQLite; None for any other database."""
+def beside_database(database: str | None, name: str = "anomalies") -> Path | None:
+    """Returns the path of a file beside a database of SQLite; None for any other database."""
     file = None if database is None else _file_of(database)
-    return None if file is None else Path(f"{file}.anomalies")
+    return None if file is None else Path(f"{file}.{name}")
 
 
 def folder_of(database: str) -> Path | None:
