@@ -27,7 +27,8 @@ std::set<int> Marks(const std::vector<Cell>& cells) {
 }
 
 Decision HitLog(std::vector<Cell>& cells, const Limit& limit, int64_t now_ns, int64_t cost) {
-  Table table(cells.data(), 1);
+  std::atomic<int64_t> newest_ns{0};
+  Table table(cells.data(), 1, &newest_ns);
   const auto nothing = [](const Table::Entry&) {};
   return LogCells(table, limit, {5, uint64_t{7} << 16}, nothing)
       .Hit({.now_ns = now_ns, .confirmed = true}, cost);
@@ -74,7 +75,8 @@ TEST(LogDebtTest, IsExactWhenCallsRace) {
   for (int round = 0; round < 5; ++round) {
     std::vector<Cell> cells(Table::kSliceCells);
     const auto call = [&](auto&& how) {
-      Table table(cells.data(), 1);
+      std::atomic<int64_t> newest_ns{0};
+      Table table(cells.data(), 1, &newest_ns);
       return how(LogCells(table, limit, {5, uint64_t{7} << 16}, [](const Table::Entry&) {}));
     };
     const Moment moment{.now_ns = kStart, .confirmed = true};
@@ -97,7 +99,8 @@ TEST(LogDebtTest, IsChangedAfterACallDiedThatChangedIt) {
   const Limit limit = *Limit::Create(
       {.count = 3, .period_ns = kSecond, .algorithm = Algorithm::kSlidingLog, .max_debt = 1000});
   std::vector<Cell> cells(Table::kSliceCells);
-  Table table(cells.data(), 1);
+  std::atomic<int64_t> newest_ns{0};
+  Table table(cells.data(), 1, &newest_ns);
   LogCells log(table, limit, {5, uint64_t{7} << 16}, [](const Table::Entry&) {});
   const Moment moment{.now_ns = kStart, .confirmed = true};
   log.Charge(moment, 5, 1000);

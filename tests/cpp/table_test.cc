@@ -1,6 +1,7 @@
 #include "table/table.h"
 
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <cstdint>
 #include <cstdlib>
@@ -32,7 +33,7 @@ class OwnedTable {
   explicit OwnedTable(size_t slices)
       : memory_(std::aligned_alloc(64, slices * Table::kSliceBytes)) {
     std::memset(memory_.get(), 0, slices * Table::kSliceBytes);
-    table_ = Table(memory_.get(), slices);
+    table_ = Table(memory_.get(), slices, &newest_ns_);
   }
   Table* operator->() { return &table_; }
   Table& operator*() { return table_; }
@@ -57,6 +58,7 @@ class OwnedTable {
     void operator()(void* p) const { std::free(p); }
   };
   std::unique_ptr<void, Free> memory_;
+  std::atomic<int64_t> newest_ns_{0};
   Table table_;
 };
 
@@ -265,6 +267,38 @@ TEST(TableEvictionTest, OfEqualRanksTheNearestToIdleIsEvicted) {
   for (const size_t i : {size_t{30}, size_t{31}, size_t{33}}) cells[i].mark = MarkOfLog(2, 2);
   cells[31].live_ns = kSecond - 1;
   EXPECT_EQ(Evicted(cells), 31u);
+}
+
+// Buckets that others charged once each, 200 ms after the instant of the call that evicts: at that
+// instant they look as if they had been charged 200 times.
+TEST(TableEvictionTest, ACallThatWasHeldUpEvictsNoKeyThatWasChargedOften) {
+  constexpr int64_t kUnit = kSecond / 1000;
+  constexpr int64_t kLater = kStart + 200 * kUnit;
+  OwnedTable table(1);
+  const auto keys = RivalKeys(kRivalCells + 1, 18);
+  const CellState log = Live(kStart, 1'000 * kSecond);
+  Set(*table, keys[0], kStart, log, MarkOfLog(100, 1));
+  for (size_t i = 1; i < kRivalCells; ++i) {
+    Set(*table, keys[i], kLater, Live(kLater, kUnit), static_cast<Mark>(HalfLog(kUnit)));
+  }
+  EXPECT_EQ(Set(*table, keys.back(), kStart, Live(kStart, kUnit)), kLiveGone);
+  ExpectState(*table, keys[0], log);
+}
+
+TEST(TableEvictionTest, AClockThatIsSetBackIsBelieved) {
+  constexpr int64_t kBefore = kStart - 3'600 * kSecond;
+  OwnedTable table(1);
+  const auto keys = RivalKeys(kRivalCells + 1, 19);
+  Set(*table, RandomKeys(1, 20)[0], kStart, Live(kStart, kSecond));
+  // One bucket that was charged 100 times, where all others were charged once, for longer.
+  const CellState often = Live(kBefore, kSecond);
+  Set(*table, keys[0], kBefore, often, static_cast<Mark>(HalfLog(kSecond / 100)));
+  for (size_t i = 1; i < kRivalCells; ++i) {
+    Set(*table, keys[i], kBefore, Live(kBefore, 2 * kSecond),
+        static_cast<Mark>(HalfLog(2 * kSecond)));
+  }
+  EXPECT_EQ(Set(*table, keys.back(), kBefore, Live(kBefore, kSecond)), kLiveGone);
+  ExpectState(*table, keys[0], often);
 }
 
 // Otherwise each new key would evict the new key before it.

@@ -7,8 +7,9 @@ random number of its calls. Others must go on (their counts advance after the ki
 round ends what was admitted of each key is at most its limit, and at least its limit less what the
 dead may have taken and not told: one unit each. Limits do not refill within a run.
 
-Between any two hits a worker enters a fresh key, since that takes more than one instruction, into a
-table so small that each takes the cell of another.
+As a round begins, workers are held up for a while: the call that one is in has an old instant when
+it goes on. Between any two hits a worker enters a fresh key, since that takes more than one
+instruction, into a table so small that each takes the cell of another.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -29,10 +31,13 @@ from tidegate import Limiter
 
 _WORKERS = 3
 _KEYS = 8
+_MEANWHILE = 16_000  # calls of each other worker while one is held up, with as many new keys
 ALGORITHMS = ("token-bucket", "sliding-window", "sliding-log")
 
 
-def run_round(directory: Path, storage: str, kills: int, number: int, dice: random.Random) -> None:
+def run_round(
+    directory: Path, storage: str, kills: int, number: int, dice: random.Random, hold_ups: int
+) -> None:
     """One set of keys under one limit: workers come and are killed, `kills` of them."""
     algorithm = ALGORITHMS[number % len(ALGORITHMS)]
     count = 200 if algorithm == "sliding-log" else 2_000
@@ -51,6 +56,8 @@ def run_round(directory: Path, storage: str, kills: int, number: int, dice: rand
             worker.expect("ready")
         for worker in workers:
             worker.go()
+        for _ in range(hold_ups):
+            _hold_up(dice.choice(workers), workers)
         for _ in range(kills):
             victim = workers.pop(dice.randrange(len(workers)))
             goal = victim.answered + dice.randrange(1, 200)
@@ -87,8 +94,15 @@ def run_round(directory: Path, storage: str, kills: int, number: int, dice: rand
                 worker.end()
 
 
-def campaign(kills: int, seed: int) -> int:
-    """Returns how many were killed."""
+def _hold_up(worker: Worker, workers: list[Worker]) -> None:
+    worker.process.send_signal(signal.SIGSTOP)
+    goals = [(other, other.answered + _MEANWHILE) for other in workers if other is not worker]
+    eventually(lambda: all(other.answered >= goal for other, goal in goals), 60, interval=0)
+    worker.process.send_signal(signal.SIGCONT)
+
+
+def campaign(kills: int, seed: int, hold_ups: int = 0) -> int:
+    """Returns how many were killed. `hold_ups` is a number in each round."""
     dice = random.Random(seed)
     done = 0
     number = 0
@@ -98,7 +112,7 @@ def campaign(kills: int, seed: int) -> int:
             batch = min(10, kills - done)
             path = directory / f"table{number}"
             storage = f"shm://{path}?capacity=3000"
-            run_round(directory, storage, batch, number, dice)
+            run_round(directory, storage, batch, number, dice, hold_ups)
             path.unlink()
             done += batch + _WORKERS
             number += 1
@@ -112,7 +126,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}")
     began = time.monotonic()
-    done = campaign(arguments.kills, arguments.seed)
+    done = campaign(arguments.kills, arguments.seed, hold_ups=10)
     print(f"{done} killed in {time.monotonic() - began:.0f} s; nothing blocked, no count was wrong")
 
 

@@ -90,7 +90,8 @@ Pages::Pages(size_t slices) {
   memory_ = memory;
   const auto address = reinterpret_cast<uintptr_t>(memory);
   const uintptr_t aligned = (address + alignment - 1) / alignment * alignment;
-  table_ = Table(static_cast<char*>(memory) + (aligned - address), slices);
+  newest_ns_ = std::make_unique<std::atomic<int64_t>>(0);
+  table_ = Table(static_cast<char*>(memory) + (aligned - address), slices, newest_ns_.get());
   // Only the thread asks for huge pages; a caller that comes before it gets small ones.
   if (alignment > 1) Advise(reinterpret_cast<char*>(table_.slice(0)), size, /*huge=*/false);
 }
@@ -99,6 +100,7 @@ Pages& Pages::operator=(Pages&& other) noexcept {
   std::swap(memory_, other.memory_);
   std::swap(bytes_, other.bytes_);
   std::swap(table_, other.table_);
+  std::swap(newest_ns_, other.newest_ns_);
   std::swap(ready_, other.ready_);
   std::swap(errand_, other.errand_);
   return *this;

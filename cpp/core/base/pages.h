@@ -15,7 +15,9 @@
 #ifndef TIDEGATE_SRC_BASE_PAGES_H_
 #define TIDEGATE_SRC_BASE_PAGES_H_
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -60,8 +62,9 @@ class Pages {
   void* memory_ = nullptr;
   size_t bytes_ = 0;
   Table table_;
-  size_t ready_ = 0;                // bytes of the table that have been made ready
-  std::shared_ptr<Errand> errand_;  // the newest
+  std::unique_ptr<std::atomic<int64_t>> newest_ns_;  // of the table
+  size_t ready_ = 0;                                 // bytes of the table that have been made ready
+  std::shared_ptr<Errand> errand_;                   // the newest
 };
 
 }  // namespace tidegate

@@ -46,12 +46,14 @@ struct ShmHeader {
   Counter evictions;
   Counter evicted_live;
   alignas(64) std::atomic<int64_t> clock_correction_ns;
+  alignas(64) std::atomic<int64_t> newest_ns;  // of the table
   alignas(512) unsigned char unused[kBytes - 1024];
 };
 static_assert(sizeof(ShmHeader) == ShmHeader::kBytes);
 static_assert(offsetof(ShmHeader, checksum) == 104);
 static_assert(offsetof(ShmHeader, used) == 512);
 static_assert(offsetof(ShmHeader, clock_correction_ns) == 704);
+static_assert(offsetof(ShmHeader, newest_ns) == 768);
 
 // This process's monotonic clock minus the host's: 0 but in a time namespace. No value if the
 // system does not tell.

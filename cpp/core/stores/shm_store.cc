@@ -76,7 +76,8 @@ ShmCells::ShmCells(std::string path, void* memory)
       bytes_(header_->bytes),
       clock_offset_ns_(header_->epoch_offset_ns - MonotonicOffsetNs().value_or(0)),
       follower_(clock_offset_ns_, &header_->clock_correction_ns),
-      table_(static_cast<char*>(memory) + ShmHeader::kSlicesAt, header_->slices) {
+      table_(static_cast<char*>(memory) + ShmHeader::kSlicesAt, header_->slices,
+             &header_->newest_ns) {
   // The wall clock may have been set since the file was made.
   follower_.Follow(SystemClock::WallOffsetNs());
   SystemClock::Get().Add(&follower_);

@@ -3,6 +3,8 @@
 #include <sched.h>
 #include <time.h>
 
+#include <algorithm>
+
 #include "table/table_inl.h"
 
 namespace tidegate {
@@ -10,6 +12,10 @@ namespace {
 
 // How often a call checks whether a claim has ended, yielding in between.
 constexpr int kMaxTableTries = 100;
+// The newest instant is kept this exactly: keys may be entered by many processes at once.
+constexpr int64_t kNewestStepNs = 100'000;
+// A call whose instant lies further behind the newest one has another clock, or it was set back.
+constexpr int64_t kMostHeldUpNs = 60'000'000'000;
 
 enum class Reading { kOwned, kClaimed, kOthers };
 
@@ -94,10 +100,10 @@ bool ReplaceKey(Cell* cell, const Fingerprint& from, const Fingerprint& to) {
 // on the key's fingerprint.
 class Victim {
  public:
-  void Consider(Cell* cell, const CellState& state, int64_t now_ns) {
+  void Consider(Cell* cell, const CellState& state, int64_t judged_ns) {
     if (++judged_ > kMostJudged) return;
     const Mark mark = Table::MarkIn(cell->hi.load(std::memory_order_acquire));
-    const int rank = RankOf(mark, state, now_ns);
+    const int rank = RankOf(mark, state, judged_ns);
     if (slot_.cell != nullptr) {
       if (rank > rank_) return;
       if (rank < rank_) {
@@ -215,6 +221,15 @@ bool Table::Claim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot,
   return true;
 }
 
+int64_t Table::JudgedAt(int64_t now_ns) const {
+  const int64_t newest_ns = newest_ns_->load(std::memory_order_relaxed);
+  if (now_ns - newest_ns >= kNewestStepNs || newest_ns - now_ns > kMostHeldUpNs) {
+    newest_ns_->store(now_ns, std::memory_order_relaxed);
+    return now_ns;
+  }
+  return std::max(now_ns, newest_ns);
+}
+
 void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot,
                         Entry* entry) {
   // Of a key that is there, no other cell needs to be judged.
@@ -231,6 +246,7 @@ void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot*
     Victim victim;
     bool found = false;
     bool wait = false;
+    const int64_t judged_ns = JudgedAt(now_ns);
     Walk(key, [&](Cell* cell) {
       if (Holds(*cell, key)) {
         const Reading reading = Read(*cell, key, &slot->raw);
@@ -264,7 +280,7 @@ void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot*
       } else if (IsIdle(state.w0, now_ns, kClockToleranceNs)) {
         if (spare.cell == nullptr) spare = {cell, state, {}};
       } else {
-        victim.Consider(cell, state, now_ns);
+        victim.Consider(cell, state, judged_ns);
       }
       return true;
     });

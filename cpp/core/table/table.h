@@ -38,7 +38,9 @@
 // clock, and may be reclaimed. A key that is used again finds its cell faster than it makes a new
 // one, so cells that have been idle for less than kKeepIdleNs are reclaimed only if no cell is
 // empty. If a key's groups hold only live cells, one that was charged the least often is evicted
-// and counted (Victim in table.cc).
+// and counted (Victim in table.cc). How often, is judged at the newest instant at which any call
+// entered a key: at the instant of a call that was held up since, every key that was charged
+// meanwhile would look as if it were charged often.
 //
 // Thread-safe and process-safe.
 #ifndef TIDEGATE_SRC_TABLE_TABLE_H_
@@ -107,8 +109,10 @@ class Table {
   };
 
   Table() = default;
-  // `memory` is zeroed or holds a table of as many slices; 16-byte aligned.
-  Table(void* memory, size_t slices) : cells_(static_cast<Cell*>(memory)), slices_(slices) {}
+  // `memory` is zeroed or holds a table of as many slices; 16-byte aligned. `newest_ns` is 0 for a
+  // new table, and shared by all who use the memory.
+  Table(void* memory, size_t slices, std::atomic<int64_t>* newest_ns)
+      : cells_(static_cast<Cell*>(memory)), slices_(slices), newest_ns_(newest_ns) {}
 
   size_t slices() const { return slices_; }
   size_t cells() const { return slices_ * kSliceCells; }
@@ -226,9 +230,12 @@ class Table {
   void Walk(const Fingerprint& key, Visit visit) const;
   bool HasAnother(const Fingerprint& key, const Cell* mine) const;
   bool Claim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot* slot, Entry* entry);
+  // The instant at which a call of this instant judges live cells.
+  int64_t JudgedAt(int64_t now_ns) const;
 
   Cell* cells_ = nullptr;
   size_t slices_ = 0;
+  std::atomic<int64_t>* newest_ns_ = nullptr;  // the newest instant at which a key was entered
 };
 
 }  // namespace tidegate
