@@ -46,6 +46,9 @@ class Limit:
     algorithm: Algorithm = "token-bucket"
     calendar: Literal["month", "year"] | None = None
     calendar_n: int = 1
+    max_debt: int | None = None
+    """The most that a key may owe; with it, the clock never goes back."""
+    oversize: Literal["debt"] | None = None
 
     @property
     def capacity(self) -> int:
@@ -77,6 +80,8 @@ class Decision:
     reset_after_ns: int
     delay_ns: int
     rule_index: int  # which limit of the plan binds
+    debt: int | None = None  # of the limit that binds; None where no limit of the plan has debts
+    charged: int | None = None  # of a charge: the least that a limit has charged
 
 
 class State(abc.ABC):
@@ -98,6 +103,12 @@ class State(abc.ABC):
 
     @abc.abstractmethod
     def give_back(self, now: int, cost: int) -> None: ...
+
+    def owe(self, now: int, cost: int) -> int:
+        """Takes all of `cost` that may be owed; returns how much."""
+        units = max(0, min(cost, self.left(now) + (self.limit.max_debt or 0)))
+        self.take(now, units)
+        return units
 
     @abc.abstractmethod
     def recover(self, now: int) -> None:
@@ -134,7 +145,7 @@ class TokenBucket(State):
             self.tat = max(Fraction(now), self.tat - cost * self.limit.interval)
 
     def recover(self, now: int) -> None:
-        if self.tat - now > self.depth + TOLERANCE_NS:
+        if self.limit.max_debt is None and self.tat - now > self.depth + TOLERANCE_NS:
             self.tat = now + self.depth
 
 
@@ -149,20 +160,27 @@ class FixedWindow(State):
     start = end = used = 0
 
     def left(self, now: int) -> int:
-        return self.limit.count - (self.used if now < self.end else 0)
+        return self.limit.count - self.used_at(now)[2]
+
+    def used_at(self, now: int) -> tuple[int, int, int]:
+        """The window's start and end, and the units used of it: each window pays what it can."""
+        start, end, used = self.start, self.end, self.used
+        while now >= end and used > 0:
+            start, end = self.limit.window(end)
+            used = max(0, used - self.limit.count)
+        return (start, end, used) if now < end else (*self.limit.window(now), 0)
 
     def untouched(self, now: int) -> bool:
         return self.left(now) == self.limit.count
 
     def take(self, now: int, cost: int) -> None:
-        if now >= self.end:
-            self.start, self.end = self.limit.window(now)
-            self.used = 0
+        self.start, self.end, self.used = self.used_at(now)
         self.used += cost
 
     def give_back(self, now: int, cost: int) -> None:
-        if now < self.end:
+        if self.used_at(now)[2] > 0:
             self.recover(now)
+            self.start, self.end, self.used = self.used_at(now)
             self.used -= min(cost, self.used)
 
     def recover(self, now: int) -> None:
@@ -177,14 +195,18 @@ class SlidingWindow(State):
 
     def counts(self, now: int) -> tuple[int, int, int]:
         """The window's start, the current and the previous count, as of `now`."""
-        width = self.limit.period_ns
+        width, count = self.limit.period_ns, self.limit.count
         if now < self.start + width:
             return self.start, self.current, self.previous
-        last = self.current if now < self.start + 2 * width else 0
-        return self.limit.window(now)[0], 0, last
+        start = self.limit.window(now)[0]
+        passed = (start - self.start) // width
+        last = max(0, min(count, self.current - (passed - 1) * count))
+        return start, max(0, self.current - passed * count), last
 
     def left(self, now: int) -> int:
         start, current, previous = self.counts(now)
+        if current > self.limit.count:
+            return self.limit.count - current  # what is owed is paid by whole windows
         elapsed = max(0, now - start)
         weight = Fraction(self.limit.period_ns - elapsed, self.limit.period_ns)
         return self.limit.count - current - math.ceil(previous * weight)
@@ -197,7 +219,7 @@ class SlidingWindow(State):
         self.current += cost
 
     def give_back(self, now: int, cost: int) -> None:
-        if now < self.start + 2 * self.limit.period_ns:
+        if any(self.counts(now)[1:]):
             self.recover(now)
             self.start, self.current, self.previous = self.counts(now)
             self.current -= min(cost, self.current)
@@ -224,15 +246,19 @@ class SlidingLog(State):
         return not self.alive(now)
 
     def take(self, now: int, cost: int) -> None:
-        alive = self.alive(now)
-        self.instants = alive + [max([now, *alive])] * cost
+        self.instants = self.alive(now)
+        for _ in range(cost):
+            # A unit that is owed is admitted when it would have passed.
+            first = self.instants[-self.limit.count :][0] if self.left(now) <= 0 else now
+            paid = first + self.limit.period_ns if self.left(now) <= 0 else now
+            self.instants.append(max([paid, *self.instants[-1:]]))
 
     def give_back(self, now: int, cost: int) -> None:
         newest = min(cost, len(self.alive(now)))
         self.instants = self.instants[: len(self.instants) - newest]
 
     def recover(self, now: int) -> None:
-        if self.instants and self.instants[-1] - now > TOLERANCE_NS:
+        if self.limit.max_debt is None and self.instants and self.instants[-1] - now > TOLERANCE_NS:
             self.instants = [min(now, instant) for instant in self.instants]
 
 
@@ -263,9 +289,15 @@ class Oracle:
     def peek(self, key: Hashable, now: int, cost: int = 1) -> Decision:
         return _decide(copy.deepcopy(self._states(key)), now, cost, charge=False)
 
+    def charge(self, key: Hashable, now: int, cost: int) -> Decision:
+        """Charges each limit all of the cost, and refuses nothing."""
+        states = self._states(key)
+        charged = min(state.owe(now, cost) for state in states)
+        return _answer(states, now, [0] * len(states), charged=charged)
+
     def refund(self, key: Hashable, now: int, cost: int = 1) -> None:
         for state in self._states(key):
-            state.give_back(now, min(cost, state.limit.capacity))
+            state.give_back(now, min(cost, state.limit.capacity + (state.limit.max_debt or 0)))
 
     def reset(self, key: Hashable) -> None:
         self.keys.pop(key, None)
@@ -285,6 +317,17 @@ def _decide(states: list[State], now: int, cost: int, *, charge: bool) -> Decisi
     if allowed and charge:
         for state in states:
             state.take(now, cost)
+    return _answer(states, now, waits, delay)
+
+
+def _answer(
+    states: list[State],
+    now: int,
+    waits: list[int | None],
+    delay: int = 0,
+    charged: int | None = None,
+) -> Decision:
+    allowed = all(wait == 0 for wait in waits)
     remaining = [max(0, state.left(now)) for state in states]
     every = range(len(states))
     if allowed:
@@ -299,12 +342,19 @@ def _decide(states: list[State], now: int, cost: int, *, charge: bool) -> Decisi
         reset_after_ns=_first_wait(lambda wait: states[binding].untouched(now + wait)),
         delay_ns=delay,
         rule_index=binding,
+        debt=max(0, -states[binding].left(now))
+        if any(state.limit.max_debt is not None for state in states)
+        else None,
+        charged=charged,
     )
 
 
 def _retry_after(state: State, now: int, cost: int) -> int | None:
-    if cost > state.limit.capacity:
-        return None
+    limit = state.limit
+    if cost > limit.capacity:
+        if limit.oversize != "debt" or cost > limit.capacity + (limit.max_debt or 0):
+            return None
+        return _first_wait(lambda wait: state.untouched(now + wait))
     return _first_wait(lambda wait: cost <= state.left(now + wait))
 
 

@@ -395,7 +395,7 @@ def parse_many(text: str, *, algorithm: Algorithm = "token-bucket") -> list[Limi
     """Reads limits separated by ``;``, ``,`` or ``|``."""
 
 def replay(
-    limits: Sequence[Limit], keys: list[str | bytes], times_ns: list[int], costs: list[int] | None
+    limits: Sequence[Limit], keys: list[Any], times_ns: list[int], costs: Any, used: Any = None
 ) -> list[Decision]:
     """See tidegate.replay()."""
 
@@ -415,13 +415,13 @@ class ReplayRun:
         keys: list[Any],
         counts: list[int],
         costs: list[Any],
+        used: list[Any],
         times_ns: Any,
         order: Any,
         answers: dict[str, Any],
         clients: dict[str, Any] | None,
     ) -> ReplayRun:
-        """Replays limits. Each has a column of codes, the number of keys that they stand for, and a
-        column of costs or None."""
+        """Replays limits. Each has a number of keys, and columns of codes, costs and used costs."""
     @staticmethod
     def of_rules(
         rules: RuleSet,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import tempfile
@@ -37,6 +36,8 @@ def limits_of(case: Case) -> list[tidegate.Limit]:
             burst=given["burst"],
             algorithm=given["algorithm"],
             name=name,
+            max_debt=given.get("max_debt"),
+            oversize=given.get("oversize", "refuse"),
         )
         assert limit.period_ns == given["period_ns"]
         limits.append(limit)
@@ -63,6 +64,8 @@ def through_a_limiter(case: Case, storage: str) -> list[tidegate.Decision | None
                 answers.append(limiter.hit(key, cost=call["cost"]))
             elif call["op"] == "peek":
                 answers.append(limiter.peek(key, cost=call["cost"]))
+            elif call["op"] == "charge":
+                answers.append(limiter.charge(key, call["cost"]))
             else:
                 answers.append(None)
                 if call["op"] == "refund":
@@ -73,8 +76,20 @@ def through_a_limiter(case: Case, storage: str) -> list[tidegate.Decision | None
 
 
 def through_replay(case: Case) -> list[tidegate.Decision | None]:
-    """Hits are all a replay knows: those before the first refund or reset. Peeks change nothing."""
-    calls = list(itertools.takewhile(lambda call: call["op"] in ("hit", "peek"), case["calls"]))
+    """Hits are all a replay knows, and what they used: a charge that follows a hit at once.
+
+    It plays those before the first other call. Peeks change nothing.
+    """
+    calls = case["calls"]
+    used: dict[int, int] = {}
+    for index, call in enumerate(calls):
+        before = calls[index - 1] if index else call
+        at = [before["now_ns"], before["key"]] == [call["now_ns"], call["key"]]
+        if call["op"] == "charge" and before["op"] == "hit" and at and before["expect"]["allowed"]:
+            used[index - 1] = before["cost"] + call["cost"]
+        elif call["op"] not in ("hit", "peek"):
+            calls = calls[:index]
+            break
     hits = [index for index, call in enumerate(calls) if call["op"] == "hit"]
     # In the order given, also where the clock steps back.
     decisions = tidegate._core.replay(
@@ -82,6 +97,7 @@ def through_replay(case: Case) -> list[tidegate.Decision | None]:
         [f"k{calls[index]['key']}" for index in hits],
         [calls[index]["now_ns"] for index in hits],
         [calls[index]["cost"] for index in hits],
+        [used.get(index, calls[index]["cost"]) for index in hits],
     )
     answers: list[tidegate.Decision | None] = [None] * len(case["calls"])
     for index, decision in zip(hits, decisions):
@@ -133,3 +149,5 @@ def test_vector(engine: str, case: Case) -> None:
         check_seconds(answer.delay, expect["delay_ns"], what)
         assert answer.rule == f"rule{expect['rule_index']}", what
         assert not answer.degraded, what
+        assert answer.debt == expect.get("debt", 0), what
+        assert answer.charged == expect.get("charged"), what

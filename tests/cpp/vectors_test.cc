@@ -40,6 +40,9 @@ Limit LimitOf(const dom::element& limit) {
   spec.count = limit["count"];
   spec.period_ns = limit["period_ns"];
   if (!limit["burst"].is_null()) spec.burst = limit["burst"].get_int64().value();
+  int64_t max_debt = 0;
+  if (limit["max_debt"].get(max_debt) == simdjson::SUCCESS) spec.max_debt = max_debt;
+  spec.oversize_owes = limit["oversize"].error() == simdjson::SUCCESS;
   spec.algorithm = *ParseAlgorithm(limit["algorithm"].get_string().value());
   if (!limit["calendar"].is_null()) {
     const bool month = limit["calendar"].get_string().value() == "month";
@@ -72,14 +75,19 @@ std::vector<Case> CasesOf(const std::filesystem::path& file) {
   return cases;
 }
 
-std::string TextOf(const Decision& d) {
+// `has_debt`: whether the case is one of debts.
+std::string TextOf(const Decision& d, bool has_debt) {
   const std::string retry =
       d.retry_after_ns == Decision::kNever ? "null" : absl::StrCat(d.retry_after_ns);
-  return absl::StrCat("{\"allowed\":", d.allowed ? "true" : "false",
-                      ",\"limit\":", d.limit->capacity(), ",\"remaining\":", d.remaining(),
-                      ",\"retry_after_ns\":", retry, ",\"reset_after_ns\":", d.reset_after_ns,
-                      ",\"delay_ns\":", d.delay_ns, ",\"rule_index\":", d.rule, "}");
+  return absl::StrCat(
+      "{\"allowed\":", d.allowed ? "true" : "false", ",\"limit\":", d.limit->capacity(),
+      ",\"remaining\":", d.remaining(), ",\"retry_after_ns\":", retry,
+      ",\"reset_after_ns\":", d.reset_after_ns, ",\"delay_ns\":", d.delay_ns,
+      ",\"rule_index\":", d.rule, has_debt ? absl::StrCat(",\"debt\":", d.debt()) : "",
+      d.charged == Decision::kUnset ? "" : absl::StrCat(",\"charged\":", d.charged), "}");
 }
+
+bool HasDebt(const Call& call) { return call.expect.find("\"debt\"") != std::string::npos; }
 
 class VectorsTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -99,17 +107,19 @@ TEST_P(VectorsTest, AgreeWithTheMemoryStore) {
       } else if (call.op == "reset") {
         f.limiter->Reset(call.key);
       } else {
-        ASSERT_TRUE(call.op == "hit" || call.op == "peek") << call.op;
-        const Decision d = call.op == "hit" ? f.limiter->Hit(call.key, call.cost)
-                                            : f.limiter->Peek(call.key, call.cost);
-        EXPECT_EQ(TextOf(d), call.expect) << c.name << ", call " << i;
+        ASSERT_TRUE(call.op == "hit" || call.op == "peek" || call.op == "charge") << call.op;
+        const Decision d = call.op == "hit"    ? f.limiter->Hit(call.key, call.cost)
+                           : call.op == "peek" ? f.limiter->Peek(call.key, call.cost)
+                                               : f.limiter->ChargeInFull(call.key, call.cost);
+        EXPECT_EQ(TextOf(d, HasDebt(call)), call.expect) << c.name << ", call " << i;
         if (HasFailure()) return;
       }
     }
   }
 }
 
-// Replay has only hits: peeks are skipped, and a case ends at its first refund.
+// Replay has only hits, and what they used: a charge that follows a hit at once. Peeks are skipped,
+// and a case ends at its first other call.
 TEST_P(VectorsTest, AgreeWithReplay) {
   size_t compared = 0;
   for (const Case& c : cases()) {
@@ -118,13 +128,21 @@ TEST_P(VectorsTest, AgreeWithReplay) {
     for (size_t i = 0; i < c.calls.size(); ++i) {
       const Call& call = c.calls[i];
       if (call.op == "peek") continue;
+      const Call* const before = i == 0 ? nullptr : &c.calls[i - 1];
+      if (call.op == "charge" && before != nullptr && before->op == "hit" &&
+          before->key == call.key && before->now_ns == call.now_ns &&
+          before->expect.starts_with("{\"allowed\":true")) {
+        events.back().used = before->cost + call.cost;
+        continue;
+      }
       if (call.op != "hit") break;
       events.push_back({call.key, call.now_ns, call.cost});
       at.push_back(i);
     }
     const std::vector<Decision> decisions = Replay(c.limits, events);
     for (size_t i = 0; i < events.size(); ++i) {
-      EXPECT_EQ(TextOf(decisions[i]), c.calls[at[i]].expect) << c.name << ", call " << at[i];
+      const Call& call = c.calls[at[i]];
+      EXPECT_EQ(TextOf(decisions[i], HasDebt(call)), call.expect) << c.name << ", call " << at[i];
       if (HasFailure()) return;
     }
     compared += events.size();

@@ -41,6 +41,8 @@ def test_vector(server: RedisServer, case: dict[str, Any]) -> None:
         vectors.check_seconds(answer.reset_after, expect["reset_after_ns"], what)
         vectors.check_seconds(answer.delay, expect["delay_ns"], what)
         assert answer.rule == f"rule{expect['rule_index']}", what
+        assert answer.debt == expect.get("debt", 0), what
+        assert answer.charged == expect.get("charged"), what
 
 
 LIMITS = [

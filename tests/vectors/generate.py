@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from oracle import ALGORITHMS, Algorithm
 from quota_cases import QuotaCase, quotas
-from vector_cases import calendar, clock_steps, one_algorithm, plans
+from vector_cases import calendar, clock_steps, debts, one_algorithm, plans
 from vector_recorder import Case
 
 HERE = Path(__file__).resolve().parent
@@ -30,6 +30,7 @@ def files() -> dict[str, Callable[[], Iterator[Case | QuotaCase]]]:
     made: dict[str, Callable[[], Iterator[Case | QuotaCase]]]
     made = {f"{algorithm}.json": of(algorithm) for algorithm in ALGORITHMS}
     made |= {"plans.json": plans, "clock_steps.json": clock_steps, "calendar.json": calendar}
+    made["debts.json"] = debts
     # Of another format, so apart from what the readers of the others look for.
     return {**made, "quotas/quotas.json": quotas}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from oracle import ALGORITHMS, BUCKETS, TOLERANCE_NS, Algorithm, Limit
@@ -307,6 +308,105 @@ def clock_steps() -> Iterator[Case]:
         rng = random.Random(f"limits of {name}")
         parts = [some_limit(rng, rng.choice(ALGORITHMS)) for _ in range(rng.choice([1, 1, 1, 2]))]
         yield mixed(name, *parts, steps=True)
+
+
+OWED = [(1, 7, None), (3, SECOND, None), (7, SECOND, 2), (10, SECOND + 7, 40), (5, DAY, None)]
+
+
+def debts() -> Iterator[Case]:
+    """Charges beyond what there is room for, and every edge on the way back."""
+    for algorithm in ALGORITHMS:
+        if algorithm == "concurrency":
+            continue
+        for count, period, given in OWED:
+            burst = given if algorithm in BUCKETS else None
+            limit = Limit(count, period, burst, algorithm, max_debt=10 * (burst or count))
+            yield from _one_debt(limit)
+        limit = Limit(7, SECOND, None, algorithm, max_debt=30, oversize="debt")
+        yield _oversize(limit)
+        for i in range(8):
+            name = f"random debts, {algorithm} {i}"
+            rng = random.Random(f"limit of {name}")
+            plain = some_limit(rng, algorithm)
+            most = rng.choice([0, 1, 10 * plain.capacity, rng.randint(1, 10 * plain.capacity)])
+            yield _random_debts(name, replace(plain, max_debt=most))
+    plan = (
+        Limit(10, SECOND, max_debt=100),
+        Limit(60, 60 * SECOND, None, "fixed-window", max_debt=9),
+    )
+    case = Case("a plan owes, and one writes off more", *plan)
+    case.hit(LATE, 4)
+    case.charge(LATE, 30)
+    case.charge(LATE, 500)
+    case.peek(LATE)
+    case.edge(LATE, 3)
+    yield case
+
+
+def _one_debt(limit: Limit) -> Iterator[Case]:
+    start = LATE // limit.period_ns * limit.period_ns  # of a window
+    name = f"{limit.algorithm}, {_rate(limit.count, limit.period_ns)}, burst {limit.burst}"
+    case = Case(f"owes, {name}", limit)
+    now = start + limit.period_ns // 3
+    case.hit(now)
+    case.charge(now, 2 * limit.capacity + 1)
+    case.peek(now)
+    case.peek(now, limit.capacity)
+    case.charge(now + 1, limit.count)
+    now = case.edge(now + 1)
+    now = case.edge(now, limit.capacity)
+    case.charge(now, limit.capacity)
+    case.charge(now, 10**12)  # most is written off
+    case.refund(now, 3 * limit.capacity)
+    case.peek(now)
+    now = case.edge(now, limit.capacity)
+    case.charge(now + 20 * limit.period_ns, 1)
+    yield case
+    case = Case(f"settled at once, {name}", limit)  # a replay plays these too
+    now = start
+    for more in (1, limit.capacity, 3 * limit.capacity, 10**9, 1):
+        now = case.edge(now)
+        case.charge(now, more)
+    case.edge(now)
+    yield case
+
+
+def _oversize(limit: Limit) -> Case:
+    case = Case(f"oversize, {limit.algorithm}", limit)
+    now = LATE // SECOND * SECOND
+    case.hit(now, 38)
+    case.hit(now, 30)
+    now = case.edge(now)
+    now = case.edge(now, 37)
+    now = case.edge(now, 8)
+    case.hit(now, 38)
+    now += 10 * SECOND
+    case.hit(now, 7)
+    case.charge(now, 5)
+    case.edge(now, 8)
+    return case
+
+
+def _random_debts(name: str, limit: Limit) -> Case:
+    rng = random.Random(name)
+    case = Case(name, limit)
+    now, wait = LATE + rng.randrange(10**10), 0
+    for _ in range(24):
+        now += rng.choice(
+            [0, 0, 1, max(0, wait - 1), wait, wait, rng.randrange(3 * limit.period_ns)]
+        )
+        cost = rng.choice(
+            [1, 2, rng.randint(1, limit.capacity), rng.randint(1, 4 * limit.capacity)]
+        )
+        lot = rng.random()
+        if lot < 0.45:
+            wait = case.hit(now, min(cost, limit.capacity)).retry_after_ns or 0
+        elif lot < 0.85:
+            case.charge(now, cost)
+            wait = case.peek(now).retry_after_ns or 0
+        else:
+            case.refund(now, cost)
+    return case
 
 
 def utc(year: int, month: int, day: int, hour: int = 0) -> int:

@@ -36,6 +36,11 @@ class Case:
         self._note("peek", key, now, cost, decision)
         return decision
 
+    def charge(self, now: int, cost: int, key: int = 0) -> Decision:
+        decision = self._oracle.charge(key, now, cost)
+        self._note("charge", key, now, cost, decision)
+        return decision
+
     def refund(self, now: int, cost: int = 1, key: int = 0) -> None:
         self._oracle.refund(key, now, cost)
         self._note("refund", key, now, cost)
@@ -57,7 +62,7 @@ class Case:
 
     def text(self) -> str:
         """As JSON, on one line."""
-        limits = [asdict(limit) for limit in self.limits]
+        limits = [_limit(limit) for limit in self.limits]
         whole = {"name": self.name, "limits": limits, "calls": self.calls}
         return json.dumps(whole, separators=(",", ":"))
 
@@ -66,8 +71,22 @@ class Case:
     ) -> None:
         call: dict[str, Any] = {"op": op, "key": key, "now_ns": now, "cost": cost}
         if decision is not None:
-            call["expect"] = asdict(decision)
+            of_debts = {"debt": decision.debt, "charged": decision.charged}
+            call["expect"] = {
+                name: value
+                for name, value in asdict(decision).items()
+                if name not in of_debts or value is not None
+            }
         self.calls.append(call)
+
+
+def _limit(limit: Limit) -> dict[str, Any]:
+    of_debts = ("max_debt", "oversize")
+    return {
+        name: value
+        for name, value in asdict(limit).items()
+        if name not in of_debts or value is not None
+    }
 
 
 def mixed(name: str, *limits: Limit, keys: int = 1, steps: bool = False) -> Case:

@@ -32,6 +32,35 @@ struct Replayer::LimitState {
     if (limit.quota() != nullptr) return StepAtQuota(limit, quotas[key], now_ns, cost);
     return Charge(cells[key], now_ns, cost);
   }
+  // Makes what the request at `at` has used its charge.
+  void Settle(const ChargeColumns& charges, size_t at, int64_t now_ns) {
+    if (charges.used == nullptr) return;
+    const int64_t more = charges.used[at] - charges.CostAt(at);
+    if (more > 0) ChargeInFull(charges.keys[at], now_ns, more);
+    if (more < 0) GiveBack(charges.keys[at], now_ns, -more);
+  }
+  void ChargeInFull(uint32_t key, int64_t now_ns, int64_t cost) {
+    const int64_t most_debt = MostDebt(Op::kCharge, limit);
+    if (IsLog(limit.algorithm())) {
+      StepLogCharge(limit, &rings[key], now_ns, cost, most_debt);
+    } else if (limit.quota() != nullptr) {
+      uint8_t ignored = 0;
+      StepQuotaCharge(limit, &quotas[key], now_ns, cost, most_debt, &ignored);
+    } else {
+      CellState next;
+      StepCharge(limit, cells[key], now_ns, cost, most_debt, &next);
+      cells[key] = next;
+    }
+  }
+  void GiveBack(uint32_t key, int64_t now_ns, int64_t cost) {
+    if (IsLog(limit.algorithm())) {
+      RefundLog(limit, &rings[key], now_ns, cost);
+    } else if (limit.quota() != nullptr) {
+      RefundQuota(limit, &quotas[key], now_ns, cost);
+    } else {
+      cells[key] = Refund(limit, cells[key], now_ns, cost);
+    }
+  }
   Decision Charge(CellState& cell, int64_t now_ns, int64_t cost) const {
     CellState next;
     const Decision decision = Step(limit, cell, now_ns, cost, &next);
@@ -93,10 +122,10 @@ Replayer::~Replayer() = default;
 void Replayer::Run(const RequestColumns& requests, absl::Span<const ChargeColumns> charges,
                    size_t from, size_t to, const AnswerColumns& given) {
   const AnswerColumns answers = given;  // a copy, which the compiler knows that no write changes
-  if (states_.size() > 1 || states_[0].limit.shadow()) {
+  if (states_.size() > 1 || states_[0].limit.shadow() || charges[0].used != nullptr) {
     for (size_t n = from; n < to; ++n) {
       const size_t at = requests.At(n);
-      const Decision decision = HitAll(charges, at, requests.times_ns[at]);
+      const Decision decision = Hit(charges, at, requests.times_ns[at]);
       answers.Write(at, decision, decision.rule);
     }
     return;
@@ -150,6 +179,7 @@ Decision Replayer::Hit(absl::Span<const ChargeColumns> charges, size_t at, int64
     decision = HitAll(charges, at, now_ns);
   } else {
     decision = states_[0].StepAt(charges[0].keys[at], now_ns, charges[0].CostAt(at));
+    if (decision.allowed) states_[0].Settle(charges[0], at, now_ns);
   }
   decision.at_ns = now_ns;
   return decision;
@@ -167,7 +197,10 @@ Decision Replayer::HitAll(absl::Span<const ChargeColumns> charges, size_t at, in
   PlanVerdict verdict;
   for (size_t i = 0; i < states_.size(); ++i) {
     const int64_t cost = allowed ? charges[i].CostAt(at) : states_[i].limit.beyond();
-    verdict.Add(states_[i].StepAt(charges[i].keys[at], now_ns, cost), static_cast<uint32_t>(i));
+    const Decision each = states_[i].StepAt(charges[i].keys[at], now_ns, cost);
+    verdict.Add(each, static_cast<uint32_t>(i));
+    // A limit in shadow that was exceeded has counted nothing.
+    if (allowed && each.allowed) states_[i].Settle(charges[i], at, now_ns);
   }
   return allowed ? verdict.get() : forecast.get();
 }

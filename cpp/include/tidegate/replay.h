@@ -15,6 +15,9 @@ struct ReplayEvent {
   std::string_view key;
   int64_t now_ns;  // clamped to [0, kMaxInstantNs]
   int64_t cost = 1;
+  // What the request used, which becomes its charge if it passes; kCost: its cost.
+  static constexpr int64_t kCost = -1;
+  int64_t used = kCost;
 };
 
 // Decides the events in the order given, by the steps that the stores use, with exact and unbounded

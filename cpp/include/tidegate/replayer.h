@@ -34,6 +34,9 @@ struct RequestColumns {
 struct ChargeColumns {
   const uint32_t* keys = nullptr;
   const int64_t* costs = nullptr;  // each from 1 up; null: 1 each
+  // What each request used, from 0 up, which becomes its charge if it passes: the cost was an
+  // estimate. What finds no room is owed. Null: the costs.
+  const int64_t* used = nullptr;
   int64_t CostAt(size_t at) const { return costs == nullptr ? 1 : costs[at]; }
 };
 
@@ -87,8 +90,6 @@ class Replayer {
  private:
   struct LimitState;
 
-  // For a single limit that is enforced.
-  Decision HitOnly(LimitState& state, uint32_t key, int64_t now_ns, int64_t cost);
   Decision HitAll(absl::Span<const ChargeColumns> charges, size_t at, int64_t now_ns);
 
   std::vector<LimitState> states_;

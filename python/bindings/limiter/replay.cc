@@ -11,7 +11,7 @@ namespace tidegate::python {
 namespace {
 
 py::list PyReplay(const std::vector<Limit>& limits, const py::list& keys, const py::list& times_ns,
-                  const py::object& costs) {
+                  const py::object& costs, const py::object& used) {
   std::vector<KeyView> views(keys.size());
   std::vector<ReplayEvent> events(keys.size());
   if (times_ns.size() != events.size()) {
@@ -25,12 +25,19 @@ py::list PyReplay(const std::vector<Limit>& limits, const py::list& keys, const 
                                      std::to_string(cost_list.size()) +
                                      " costs; expected a cost for each key");
   }
+  const py::list used_list = used.is_none() ? py::list() : py::list(used);
+  if (!used.is_none() && used_list.size() != events.size()) {
+    Throw(Error::kConfiguration, std::to_string(events.size()) + " keys were given with " +
+                                     std::to_string(used_list.size()) +
+                                     " used costs; expected one for each key");
+  }
   for (size_t i = 0; i < events.size(); ++i) {
     if (!views[i].Read(keys[i].ptr())) throw py::error_already_set();
     events[i] = {views[i].view(), NsFrom(times_ns[i], "the time"), 1};
     if (!costs.is_none() && !ReadCost(cost_list[i].ptr(), &events[i].cost)) {
       throw py::error_already_set();
     }
+    if (!used.is_none()) events[i].used = used_list[i].cast<int64_t>();
   }
   // The decisions point into the limits, which a capsule keeps alive.
   auto* kept = new std::vector<Limit>(limits);
@@ -46,7 +53,7 @@ py::list PyReplay(const std::vector<Limit>& limits, const py::list& keys, const 
 
 void RegisterReplay(py::module_& m) {
   m.def("replay", &PyReplay, py::arg("limits"), py::arg("keys"), py::arg("times_ns"),
-        py::arg("costs"));
+        py::arg("costs"), py::arg("used") = py::none());
 }
 
 }  // namespace tidegate::python

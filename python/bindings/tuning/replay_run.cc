@@ -119,19 +119,20 @@ class ReplayRun {
  public:
   static std::unique_ptr<ReplayRun> OfLimits(const std::vector<Limit>& limits, const py::list& keys,
                                              const std::vector<uint32_t>& counts,
-                                             const py::list& costs, const py::array& times,
-                                             const py::object& order, const py::dict& answers,
-                                             const py::object& clients) {
+                                             const py::list& costs, const py::list& used,
+                                             const py::array& times, const py::object& order,
+                                             const py::dict& answers, const py::object& clients) {
     auto run = std::make_unique<ReplayRun>(times, order, answers, clients);
     const size_t size = run->requests_.size;
     std::vector<ChargeColumns> charges;
     for (size_t i = 0; i < limits.size(); ++i) {
       charges.push_back({ItemsOf<uint32_t>(keys[i].cast<py::array>(), size, "the keys"),
-                         CostsOf(costs[i], size)});
+                         CostsOf(costs[i], size), CostsOf(used[i], size)});
       WithoutGil([&] { CheckCodes(charges[i].keys, size, counts[i]); });
     }
     run->kept_.append(keys);
     run->kept_.append(costs);
+    run->kept_.append(used);
     run->decider_ = WithoutGil(
         [&] { return std::make_unique<LimitDecider>(limits, counts, std::move(charges)); });
     return run;
@@ -254,8 +255,8 @@ py::array_t<int64_t> PyLeastLimits(const Limit& shape, const py::array& codes, s
 void RegisterReplayRun(py::module_& m) {
   py::class_<ReplayRun>(m, "ReplayRun")
       .def_static("of_limits", &ReplayRun::OfLimits, py::arg("limits"), py::arg("keys"),
-                  py::arg("counts"), py::arg("costs"), py::arg("times_ns"), py::arg("order"),
-                  py::arg("answers"), py::arg("clients"))
+                  py::arg("counts"), py::arg("costs"), py::arg("used"), py::arg("times_ns"),
+                  py::arg("order"), py::arg("answers"), py::arg("clients"))
       .def_static("of_rules", &ReplayRun::OfRules, py::arg("rules"), py::arg("attributes"),
                   py::arg("costs"), py::arg("times_ns"), py::arg("order"), py::arg("answers"),
                   py::arg("clients"))

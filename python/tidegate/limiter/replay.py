@@ -31,6 +31,7 @@ def replay(
     times_ns: Iterable[int | datetime],
     costs: Iterable[int] | None = None,
     *,
+    used: Iterable[int] | None = None,
     algorithm: Algorithm = "token-bucket",
 ) -> list[_core.Decision]:
     """Decides requests in the order of their times, by the same steps as the stores.
@@ -38,7 +39,9 @@ def replay(
     `keys`, `times_ns` and `costs` (1 each by default) have one length; so has the returned list of
     decisions, in the order in which the requests were given. A time is an int, in nanoseconds since
     the epoch, or a datetime with a time zone. Requests of one time stay in the order given. The
-    state is exact and unbounded. Warns if the times look like seconds, milliseconds or
+    state is exact and unbounded. `used` is what each request has used, from 0 up, where its cost
+    was an estimate: it becomes the charge of a request that passes, at once, and what finds no room
+    is owed, as by reserve() and commit(). Warns if the times look like seconds, milliseconds or
     microseconds. Raises ConfigurationError for lengths that differ, and for invalid keys, costs,
     times and limits. Pure.
     """
@@ -46,15 +49,17 @@ def replay(
     all_keys = _listed("keys", keys, "str or bytes")
     times = _times(times_ns)
     all_costs = None if costs is None else _listed("costs", costs, "int")
-    costs_given = len(times) if all_costs is None else len(all_costs)
-    order = _order_of(times) if len(all_keys) == len(times) == costs_given else None
+    all_used = None if used is None else _used(used)
+    lengths = {len(each) for each in (all_keys, times, all_costs, all_used) if each is not None}
+    order = _order_of(times) if len(lengths) == 1 else None
     if order is None:
-        return _core.replay(limits, all_keys, times, all_costs)
+        return _core.replay(limits, all_keys, times, all_costs, all_used)
     decisions = _core.replay(
         limits,
         [all_keys[at] for at in order],
         [times[at] for at in order],
         None if all_costs is None else [all_costs[at] for at in order],
+        None if all_used is None else [all_used[at] for at in order],
     )
     as_given = dict(zip(order, decisions))
     return [as_given[at] for at in range(len(order))]
@@ -128,6 +133,21 @@ def mistaken_unit(first: int, last: int, in_part: bool) -> str | None:
 
 def _is_logged(time: int, scale: int) -> bool:
     return _LOGGED[0] * scale <= time < _LOGGED[1] * scale
+
+
+def _used(given: Iterable[int]) -> list[int]:
+    used = _listed("used costs", given, "int")
+    for at, units in enumerate(used):
+        if isinstance(units, bool) or not hasattr(units, "__index__"):
+            raise ArgumentTypeError(
+                f"the used cost at index {at} is {repr(units)[:80]} of type "
+                f"{type(units).__name__}; expected an int from 0 up"
+            )
+        if not 0 <= units < 2**63:
+            raise ConfigurationError(
+                f"the used cost at index {at} is {units}; expected an int from 0 to 2**63 - 1"
+            )
+    return used
 
 
 def _listed(what: str, given: Iterable[Any], items: str) -> list[Any]:

@@ -101,44 +101,47 @@ def check_length(size: int, what: str, expected: int) -> None:
         )
 
 
-def as_costs(costs: Any, size: int) -> NDArray[np.int64] | None:
-    """Returns `costs` as int64. Raises ConfigurationError for a cost that is not an int from 1."""
+def as_costs(costs: Any, size: int, what: str = "cost", least: int = 1) -> NDArray[np.int64] | None:
+    """Returns `costs` as int64. Raises ConfigurationError for one that is not an int from `least`
+    up; `what` names it."""
     if costs is None:
         return None
-    column = opened(costs, "costs", "ints")
+    column = opened(costs, f"{what}s", "ints")
     if isinstance(column, ArrowColumn):
         if column.kind != "ints":
-            raise ArgumentTypeError(f"the costs are {column.kind} of Arrow; expected ints")
+            raise ArgumentTypeError(f"the {what}s are {column.kind} of Arrow; expected ints")
         if column.null_at >= 0:
-            _refuse_cost(column.null_at, None)
+            _refuse_cost(column.null_at, None, what, least)
         array = column.items.view(np.uint64) if column.detail else column.items
     elif isinstance(column, list):
-        array = _listed(column)
+        array = _listed(column, what, least)
     else:
         array = column
-    check_length(len(array), "costs", size)
+    check_length(len(array), f"{what}s", size)
     if array.dtype.kind not in "iu":
         raise ArgumentTypeError(
-            f"the costs are of type {array.dtype}"
+            f"the {what}s are of type {array.dtype}"
             + (f", with {array[0]!r} at index 0" if size else "")
-            + "; expected ints from 1 up"
+            + f"; expected ints from {least} up"
         )
-    wrong = (array < 1) | (array > np.iinfo(np.int64).max)
+    wrong = (array < least) | (array > np.iinfo(np.int64).max)
     if wrong.any():
         at = int(wrong.argmax())
-        _refuse_cost(at, int(array[at]))
+        _refuse_cost(at, int(array[at]), what, least)
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
-def _listed(costs: list[Any]) -> NDArray[np.int64]:
+def _listed(costs: list[Any], what: str, least: int) -> NDArray[np.int64]:
     for at, cost in enumerate(costs):
         if isinstance(cost, (bool, np.bool_)) or not isinstance(cost, (int, np.integer)):
-            _refuse_cost(at, cost)
-        if not 1 <= cost < 2**63:
-            _refuse_cost(at, cost)
+            _refuse_cost(at, cost, what, least)
+        if not least <= cost < 2**63:
+            _refuse_cost(at, cost, what, least)
     return np.array(costs, dtype=np.int64)
 
 
-def _refuse_cost(at: int, cost: object) -> None:
+def _refuse_cost(at: int, cost: object, what: str, least: int) -> None:
     kind = ConfigurationError if isinstance(cost, int) else ArgumentTypeError
-    raise kind(f"the cost at index {at} is {shown(cost)}; expected an int from 1 to 2**63 - 1")
+    raise kind(
+        f"the {what} at index {at} is {shown(cost)}; expected an int from {least} to 2**63 - 1"
+    )

@@ -51,6 +51,7 @@ def replay(
     times: Any,
     costs: Any = None,
     *,
+    used: Any = None,
     algorithm: Algorithm = "token-bucket",
     clients: str | Clients = "never",
     columns: Iterable[str] | None = None,
@@ -68,8 +69,10 @@ def replay(
     `times` are nanoseconds since the epoch as ints, datetime64 of any unit (in UTC), timestamps of
     pandas, polars or Arrow with a time zone, or datetimes with one. Requests that are not in order
     are sorted by time; requests of the same time keep their given order. `costs` are ints from 1
-    up, by default 1; a dict or a Plan may have a column for each limit. `algorithm` applies to
-    limits given as text.
+    up, by default 1; a dict or a Plan may have a column for each limit. `used` has the same forms:
+    ints from 0 up, what each request has used where its cost was an estimate. It becomes the charge
+    of a request that passes, at its time, and what finds no room is owed; not for a RuleSet.
+    `algorithm` applies to limits given as text.
 
     `clients` says what refused clients do: ``"never"`` retry, ``"obey"`` Retry-After,
     ``"back-off"``, ``"hammer"``, or Clients. `columns` names the columns to make in addition to
@@ -84,7 +87,7 @@ def replay(
     behaviour = as_clients(clients)
     checked = as_times(times)
     size = len(checked.ns)
-    subject = as_subject(limit, keys, costs, size, algorithm)
+    subject = as_subject(limit, keys, costs, used, size, algorithm)
     answers = _new_answers(subject, size, behaviour, _wanted(columns))
     run = subject.start(checked, answers, behaviour._as_core_has_them())
     is_slow = subject.is_slow or behaviour.react

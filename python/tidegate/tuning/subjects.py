@@ -17,7 +17,7 @@ from tidegate.tuning.columns import as_costs, check_length, shown
 from tidegate.tuning.keys import Keys, as_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from tidegate._core import Limit
     from tidegate.tuning.times import Times
@@ -62,6 +62,8 @@ class LimitsSubject(Subject):
     names: tuple[str, ...]
     """The key of each limit."""
     costs: tuple[Costs, ...]
+    used: tuple[Costs, ...]
+    """What requests used, where their costs are estimates."""
 
     def __post_init__(self) -> None:
         self.is_slow = len(self.limits) > 1
@@ -76,6 +78,7 @@ class LimitsSubject(Subject):
             [each.codes for each in keys],
             [len(each.names) for each in keys],
             list(self.costs),
+            list(self.used),
             times.ns,
             times.order,
             answers,
@@ -116,22 +119,35 @@ class RulesSubject(Subject):
         return [name or None for name in run.names]
 
 
-def as_subject(limit: Any, keys: Any, costs: Any, size: int, algorithm: Algorithm) -> Subject:
+def as_subject(
+    limit: Any, keys: Any, costs: Any, used: Any, size: int, algorithm: Algorithm
+) -> Subject:
     """Makes the subject for `size` requests. Raises ConfigurationError if arguments mismatch."""
     for rules in (limit, getattr(limit, "rules", None)):
         compiled = getattr(rules, "_compiled", None)
         if compiled is not None:
+            if used is not None:
+                raise ConfigurationError(
+                    "what was used was given for rules; expected limits, or costs alone"
+                )
             columns = _columns(keys, "attributes of the rules", size, optional=True)
             return RulesSubject(compiled, columns, as_costs(costs, size), _unasked(rules, columns))
     if isinstance(limit, Plan):
-        return _of_plan(limit, keys, costs, size)
+        return _of_plan(limit, keys, costs, used, size)
     if isinstance(limit, dict):
-        return _of_dict(limit, keys, costs, size, algorithm)
+        return _of_dict(limit, keys, costs, used, size, algorithm)
     limits = limit.limits if isinstance(limit, Limiter) else _limits(limit, algorithm)
     column = as_keys(keys)
     check_length(len(column), "keys", size)
-    each = as_costs(costs, size)
-    return LimitsSubject({"key": column}, limits, ("key",) * len(limits), (each,) * len(limits))
+    each, used = as_costs(costs, size), _as_used(used, size)
+    number = len(limits)
+    return LimitsSubject(
+        {"key": column}, limits, ("key",) * number, (each,) * number, (used,) * number
+    )
+
+
+def _as_used(used: Any, size: int) -> Costs:
+    return as_costs(used, size, "used cost", 0)
 
 
 def _unasked(rules: Any, columns: dict[str, Keys]) -> tuple[str, ...]:
@@ -153,7 +169,7 @@ def _limits(limit: Any, algorithm: Algorithm) -> tuple[Limit, ...]:
 
 
 def _of_dict(
-    limit: Mapping[str, Any], keys: Any, costs: Any, size: int, algorithm: Algorithm
+    limit: Mapping[str, Any], keys: Any, costs: Any, used: Any, size: int, algorithm: Algorithm
 ) -> LimitsSubject:
     if not limit:
         raise ConfigurationError("no limit was given; expected at least one")
@@ -164,27 +180,35 @@ def _of_dict(
             f"the limits are under {', '.join(map(repr, limit))}, and the keys have no "
             f"{missing[0]!r}; expected a column of keys for each"
         )
-    given = costs if isinstance(costs, dict) else dict.fromkeys(limit, costs)
-    unknown = [name for name in given if name not in limit]
-    if unknown:
-        raise ConfigurationError(
-            f"costs were given for {unknown[0]!r}, under which there is no limit; expected costs "
-            f"for {', '.join(map(repr, limit))}"
-        )
-    read = {id(column): as_costs(column, size) for column in given.values()}
+    charged = _by_name(limit, costs, "costs", lambda column: as_costs(column, size))
+    spent = _by_name(limit, used, "used costs", lambda column: _as_used(column, size))
     each = [
-        (one, name, read[id(given[name])] if name in given else None)
+        (one, name, charged.get(name), spent.get(name))
         for name, limits in limit.items()
         for one in _limits(limits, algorithm)
     ]
-    limits, names, charged = zip(*each)
-    return LimitsSubject(columns, limits, names, charged)
+    limits, names, of_each, used_of_each = zip(*each)
+    return LimitsSubject(columns, limits, names, of_each, used_of_each)
 
 
-def _of_plan(plan: Plan, keys: Any, costs: Any, size: int) -> LimitsSubject:
+def _by_name(
+    limit: Mapping[str, Any], given: Any, what: str, read: Callable[[Any], Costs]
+) -> dict[str, Costs]:
+    columns = given if isinstance(given, dict) else dict.fromkeys(limit, given)
+    unknown = [name for name in columns if name not in limit]
+    if unknown:
+        raise ConfigurationError(
+            f"{what} were given for {unknown[0]!r}, under which there is no limit; expected {what} "
+            f"for {', '.join(map(repr, limit))}"
+        )
+    once = {id(column): read(column) for column in columns.values()}
+    return {name: once[id(column)] for name, column in columns.items()}
+
+
+def _of_plan(plan: Plan, keys: Any, costs: Any, used: Any, size: int) -> LimitsSubject:
     limiters = plan.limiters
-    for what, given in (("keys", keys), ("costs", costs)):
-        if given is None and what == "costs":
+    for what, given in (("keys", keys), ("costs", costs), ("used costs", used)):
+        if given is None and what != "keys":
             continue
         if not isinstance(given, (list, tuple)) or len(given) != len(limiters):
             raise ConfigurationError(
@@ -195,14 +219,16 @@ def _of_plan(plan: Plan, keys: Any, costs: Any, size: int) -> LimitsSubject:
     columns = _columns(
         {str(number): column for number, column in enumerate(keys)}, "keys of a plan", size
     )
-    charged = [None if costs is None else as_costs(costs[n], size) for n in range(len(limiters))]
+    every = range(len(limiters))
+    charged = [None if costs is None else as_costs(costs[n], size) for n in every]
+    spent = [None if used is None else _as_used(used[n], size) for n in every]
     each = [
-        (limit, str(number), charged[number])
+        (limit, str(number), charged[number], spent[number])
         for number, limiter in enumerate(limiters)
         for limit in limiter.limits
     ]
-    limits, names, of_each = zip(*each)
-    return LimitsSubject(columns, limits, names, of_each)
+    limits, names, of_each, used_of_each = zip(*each)
+    return LimitsSubject(columns, limits, names, of_each, used_of_each)
 
 
 def _check_counted_apart(limiters: Iterable[Limiter]) -> None:
