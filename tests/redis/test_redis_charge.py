@@ -179,6 +179,7 @@ def test_without_redis_the_fallback_owes_or_nothing(on_error: str, charged: int)
         decision = limiter.charge("k", 99)
         assert (decision.charged, decision.degraded, decision.allowed) == (charged, True, True)
         assert limiter.stats().written_off == (44 if charged else 0)
+        assert decision.debt == (50 if charged else 0)
         if charged:
             assert not limiter.hit("k")
             limiter.refund("k", charged, decision=decision)

@@ -184,15 +184,15 @@ Decision RedisStore::FromPolicies(Op op, absl::Span<const Charge> plan, int64_t 
 }
 
 void RedisStore::OnWhole(const Limit& whole, Decision* d) {
-  const int64_t remaining = d->remaining();
+  const int64_t left = d->remaining() - d->debt();
   d->known_more_ns = d->more_after_ns();
   d->limit = &whole;
   if (IsBucket(whole.algorithm())) {
-    const Interval used = CostInterval(whole, whole.burst() - remaining);
+    const Interval used = CostInterval(whole, whole.burst() - left);
     d->used_ns = used.ns;
     d->used_fraction = used.fraction;
   } else {
-    d->used_units = whole.count() - remaining;
+    d->used_units = whole.count() - left;
   }
 }
 
