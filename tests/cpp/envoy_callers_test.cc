@@ -22,8 +22,8 @@ INSTANTIATE_TEST_SUITE_P(Stores, EnvoyCallersTest, ::testing::Values(Kind::kAtOn
 
 TEST_P(EnvoyCallersTest, RecordsARequestOnceUnderItsUserAndThePathOfItsEntries) {
   const auto domain = Domain();
-  Add(domain, {.key = "user", .limits = {"2/minute"}, .name = "per-user"});
-  Add(domain, {.key = "remote_address", .limits = {"3/minute"}});
+  Add(domain, {.key = "user", .limits = {"2/minute"}, .name = "per-user", .reports = false});
+  Add(domain, {.key = "remote_address", .limits = {"3/minute"}, .reports = false});
   Use();
   const std::vector<std::vector<std::string>> all = {
       {"path", "/a"}, {"user", "1", R"("hitsAddend":2)"}, {"remote_address", "192.0.2.1"}};

@@ -72,7 +72,8 @@ TEST_P(EnvoyServiceTest, ChargesEachDescriptorOnItsOwnIfConfigured) {
 }
 
 TEST_P(EnvoyServiceTest, UsesUpWhatIsLeftOfALimitThatRefusesADescriptorOnItsOwn) {
-  Add(Domain(/*all_or_none=*/false), {.key = "tokens", .limits = {"9/minute", "99/hour"}});
+  Add(Domain(/*all_or_none=*/false),
+      {.key = "tokens", .limits = {"9/minute", "99/hour"}, .reports = false});
   Use();
   EXPECT_EQ(Outcome({{"tokens", "1", R"("hitsAddend":5)"}}), "200 OK:4");
   EXPECT_EQ(Outcome({{"tokens", "1", R"("hitsAddend":6)"}}), "429 OVER_LIMIT:0");
@@ -83,7 +84,7 @@ TEST_P(EnvoyServiceTest, UsesUpWhatIsLeftOfALimitThatRefusesADescriptorOnItsOwn)
 
 // A clock that went back is read again, and what is left is used up all the same.
 TEST_P(EnvoyServiceTest, UsesUpWhatIsLeftAfterTheClockWentBack) {
-  Add(Domain(/*all_or_none=*/false), {.key = "tokens", .limits = {"9/minute"}});
+  Add(Domain(/*all_or_none=*/false), {.key = "tokens", .limits = {"9/minute"}, .reports = false});
   Use();
   EXPECT_EQ(Outcome({{"tokens", "1", R"("hitsAddend":4)"}}), "200 OK:5");
   clock->AdvanceNs(-3600 * kSecond);
@@ -105,7 +106,7 @@ TEST_P(EnvoyServiceTest, HasSeveralLimitsOnOneKey) {
 }
 
 TEST_P(EnvoyServiceTest, CountsHitsPeeksAndRefunds) {
-  Add(Domain(), {.key = "user", .limits = {"10/minute"}});
+  Add(Domain(), {.key = "user", .limits = {"10/minute"}, .reports = false});
   Use();
   EXPECT_EQ(Outcome({{"user", "1", R"("hitsAddend":4)"}}), "200 OK:6");
   EXPECT_EQ(Outcome({{"user", "1", R"("hitsAddend":0)"}}), "200 OK:6");

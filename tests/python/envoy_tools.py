@@ -71,7 +71,7 @@ def validate(config: Path) -> str:
 
 
 class Upstream:
-    """Answers every request with 200, counts them, and keeps the header fields of the last."""
+    """Answers all requests with 200 and its body, counts them, and keeps the last fields."""
 
     def __init__(self) -> None:
         upstream = self
@@ -83,15 +83,16 @@ class Upstream:
                 upstream.requests += 1
                 upstream.fields = {key.lower(): value for key, value in self.headers.items()}
                 self.send_response(200)
-                self.send_header("content-length", "2")
+                self.send_header("content-length", str(len(upstream.body)))
                 self.end_headers()
-                self.wfile.write(b"ok")
+                self.wfile.write(upstream.body)
 
             def log_message(self, *args: object) -> None:
                 pass
 
         self.requests = 0
         self.fields: dict[str, str] = {}
+        self.body = b"ok"
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]

@@ -50,6 +50,9 @@ struct DescriptorSpec {
   // The limit refuses only if those of all descriptors in quota mode are exceeded; the response
   // says which are.
   bool quota = false;
+  // Whether hits on the limit report what has been used, and are charged in full. By default those
+  // of a descriptor with its own hits_addend do.
+  std::optional<bool> reports;
   bool share_threshold = false;  // the values of a wildcard share their usage
   bool detailed_metric = false;  // all values of the request are part of the metric's name
   bool value_to_metric = false;  // this descriptor's value is part of the metric's name

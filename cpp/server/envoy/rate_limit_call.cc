@@ -31,12 +31,13 @@ bool Binds(const Decision& a, const Decision& b) {
   return a.allowed ? a.remaining() < b.remaining() : a.retry_after_ns > b.retry_after_ns;
 }
 
-// The time until a fixed window ends; for other limits, until the call would pass, or until the
-// limit is unused again.
+// The time until a fixed window ends that leaves a unit in the next one; for other limits, until
+// the call would pass, or until the limit is unused again.
 int64_t UntilResetNs(const Decision& decision) {
   const Limit& limit = *decision.limit;
   if (limit.algorithm() == Algorithm::kFixedWindow && limit.calendar() == Calendar::kNone) {
-    return limit.period_ns() - decision.at_ns % limit.period_ns();
+    const int64_t windows = decision.debt() / std::max<int64_t>(limit.count(), 1);
+    return (windows + 1) * limit.period_ns() - decision.at_ns % limit.period_ns();
   }
   const bool waits = !decision.allowed && decision.retry_after_ns != Decision::kNever;
   return waits ? decision.retry_after_ns : decision.reset_after_ns;
@@ -57,6 +58,9 @@ absl::Status RateLimitCall::Prepare(const RateLimitRequest& request, const Penal
   if (caller_.user.empty() && caller_.ip.empty() && state_->recorder != nullptr) {
     caller_.user = joined_ = JoinedEntries(request);
   }
+  for (size_t i = 0; i < asked_.size(); ++i) {
+    if (asked_[i].kind == Kind::kReport) AddCharges(static_cast<uint32_t>(i), &reports_);
+  }
   if (is_blocked()) return absl::OkStatus();
   const auto domain = tree_->tree().Match(request.domain, {}).domain;
   const bool together =
@@ -65,7 +69,11 @@ absl::Status RateLimitCall::Prepare(const RateLimitRequest& request, const Penal
   for (size_t i = 0; i < asked_.size(); ++i) {
     Group& group = groups_[together ? 0 : i];
     group.is_apart = !together;
-    AddCharges(static_cast<uint32_t>(i), &group);
+    const Kind kind = asked_[i].kind;
+    if (kind == Kind::kReport) continue;
+    AddCharges(static_cast<uint32_t>(i), kind == Kind::kHit    ? &group.hits
+                                         : kind == Kind::kPeek ? &group.peeks
+                                                               : &group.refunds);
   }
   return absl::OkStatus();
 }
@@ -102,8 +110,11 @@ absl::Status RateLimitCall::Choose(const RateLimitRequest& request, size_t i) {
   const Descriptor& descriptor = request.descriptors[i];
   Asked& asked = asked_[i];
   asked.hits = static_cast<int64_t>(request.HitsOf(descriptor));
+  const bool is_told = asked.node != nullptr && asked.node->spec.reports.has_value();
+  const bool reports = is_told ? *asked.node->spec.reports : descriptor.hits_addend.has_value();
   asked.kind = asked.hits == 0               ? Kind::kPeek
                : descriptor.is_negative_hits ? Kind::kRefund
+               : reports                     ? Kind::kReport
                                              : Kind::kHit;
   if (asked.has_own) {
     auto own = tree_->Override(*descriptor.limit);
@@ -134,22 +145,20 @@ void RateLimitCall::Punish(const RateLimitRequest& request, const Penalties& pen
 int64_t RateLimitCall::CostOf(const Asked& asked, const BoundLimit& limit) const {
   const int64_t cost = std::max<int64_t>(asked.hits, 1);
   if (!asked.is_of_caller || asked.kind == Kind::kRefund) return cost;
+  if (asked.kind == Kind::kReport) return cost * penalty_->factor();
   // A request that would pass an unused limit still does.
   return std::max(cost, std::min(cost * penalty_->factor(), limit.limit.capacity()));
 }
 
-void RateLimitCall::AddCharges(uint32_t descriptor, Group* group) const {
+void RateLimitCall::AddCharges(uint32_t descriptor, Charges* charges) const {
   const Asked& asked = asked_[descriptor];
-  Charges& charges = asked.kind == Kind::kHit    ? group->hits
-                     : asked.kind == Kind::kPeek ? group->peeks
-                                                 : group->refunds;
   const auto add = [&](const BoundLimit& limit) {
     const int64_t cost = CostOf(asked, limit);
-    auto& plan = charges.plan;
+    auto& plan = charges->plan;
     const auto same = std::find_if(plan.begin(), plan.end(), [&](const Charge& charge) {
       return charge.limit->tag == limit.tag && charge.key == asked.key;
     });
-    charges.of.push_back({descriptor, static_cast<uint32_t>(same - plan.begin())});
+    charges->of.push_back({descriptor, static_cast<uint32_t>(same - plan.begin())});
     if (same == plan.end()) {
       plan.push_back({asked.key, &limit, cost});
       return;
@@ -168,10 +177,10 @@ void RateLimitCall::AddCharges(uint32_t descriptor, Group* group) const {
 }
 
 bool RateLimitCall::Begin(absl::FunctionRef<Decided()> later) {
-  undecided_.store(groups_.size() + 1, std::memory_order_relaxed);
-  for (Group& group : groups_) {
-    if (Peek(&group)) undecided_.fetch_sub(1, std::memory_order_acq_rel);
-  }
+  // The reports are one of those that keep it undecided.
+  undecided_.store(groups_.size() + 2, std::memory_order_relaxed);
+  Report();
+  if (Reported()) undecided_.fetch_sub(1, std::memory_order_acq_rel);
   if (undecided_.load(std::memory_order_acquire) == 1) return true;
   kept_.Keep(caller_);
   caller_ = kept_.view();
@@ -182,6 +191,59 @@ bool RateLimitCall::Begin(absl::FunctionRef<Decided()> later) {
 
 void RateLimitCall::Leave() {
   if (undecided_.fetch_sub(1, std::memory_order_acq_rel) == 1) std::move(answer_)(*this);
+}
+
+void RateLimitCall::Report() {
+  const auto& plan = reports_.plan;
+  unreported_.store(plan.size() + 1, std::memory_order_relaxed);
+  reported_.resize(plan.size());
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const auto take = [this, i](const Decision& decision) { return reported_[i] = decision; };
+    const auto go_on = [self = shared_from_this()](const Decision&) {
+      if (!self->Reported()) return;
+      self->store().store().Flush();
+      self->Leave();
+    };
+    const auto decision = store().Submit(Op::kCharge, {&plan[i], 1}, nullptr, nullptr, take, go_on);
+    if (decision.has_value()) unreported_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+}
+
+bool RateLimitCall::Reported() {
+  if (unreported_.fetch_sub(1, std::memory_order_acq_rel) > 1) return false;
+  TakeReports();
+  for (Group& group : groups_) {
+    if (Peek(&group)) undecided_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  return true;
+}
+
+void RateLimitCall::TakeReports() {
+  absl::InlinedVector<int64_t, 4> beyond;
+  for (size_t i = 0; i < reported_.size(); ++i) {
+    Decision& outcome = reported_[i];
+    const Charge& charge = reports_.plan[i];
+    outcome.limit = &charge.limit->limit;
+    const bool is_charged = outcome.charged_in(0) != ChargedIn::kNowhere;
+    const int64_t written_off = is_charged ? charge.cost - outcome.charged : 0;
+    Add(counters().written_off, written_off);
+    beyond.push_back(std::min(charge.cost, outcome.debt() + written_off));
+    // As if it had been asked for: the limit is exceeded.
+    outcome.allowed = beyond.back() == 0;
+    outcome.retry_after_ns = outcome.allowed ? 0 : outcome.more_after_ns();
+  }
+  // Of equal descriptors the last ones are the first to find no room.
+  for (size_t i = reports_.of.size(); i-- > 0;) {
+    const Charges::For& each = reports_.of[i];
+    Asked& asked = asked_[each.descriptor];
+    const int64_t hits = std::min(asked.hits, beyond[each.charge]);
+    beyond[each.charge] -= hits;
+    asked.beyond = std::max(asked.beyond, hits);
+  }
+  for (const Charges::For& each : reports_.of) {
+    Asked& asked = asked_[each.descriptor];
+    asked.outcomes.push_back(reported_[each.charge]);
+  }
 }
 
 // The hits are charged only if no peek is over its limit, and the refunds only if no hit was
@@ -274,9 +336,14 @@ RateLimitResponse RateLimitCall::Finish() {
     refused |= group.refused;
     degraded |= group.degraded;
   }
+  for (const Decision& outcome : reported_) degraded |= outcome.degraded;
+  Record(refused, degraded);
   for (size_t i = 0; i < asked_.size(); ++i) {
     const Asked& asked = asked_[i];
     response.statuses.push_back(StatusOf(asked, static_cast<uint32_t>(i), &response));
+    const bool is_over = response.statuses.back().code == Code::kOverLimit;
+    const bool is_quota = asked.node != nullptr && asked.node->spec.quota;
+    refused |= asked.kind == Kind::kReport && is_over && !is_quota;
     const bool is_within = !asked.outcomes.empty() && response.statuses.back().code == Code::kOk;
     if (is_within && asked.node != nullptr) response.metadata.Merge(asked.node->spec.metadata);
   }
@@ -284,7 +351,6 @@ RateLimitResponse RateLimitCall::Finish() {
   if (refused && options().shadow_mode) Add(counters().shadow_mode);
   if (degraded) Add(counters().degraded);
   if (penalty_.has_value()) Add(counters().throttled);
-  Record(refused, degraded);
   response.overall_code = refused && !options().shadow_mode ? Code::kOverLimit : Code::kOk;
   if (options().response_headers) AddHeaders(&response);
   return response;
@@ -293,8 +359,13 @@ RateLimitResponse RateLimitCall::Finish() {
 RateLimitResponse RateLimitCall::FinishBlocked() {
   RateLimitResponse response;
   response.request = std::move(request_);
+  bool degraded = false;
+  for (const Decision& outcome : reported_) degraded |= outcome.degraded;
   for (const Asked& asked : asked_) {
     DescriptorStatus& status = response.statuses.emplace_back();
+    if (asked.kind == Kind::kReport && !asked.outcomes.empty()) {
+      CountReport(asked, asked.outcomes[BindingOf(asked)]);
+    }
     if (!asked.is_of_caller) continue;
     status.code = Code::kOverLimit;
     status.current_limit = {0, Unit::kUnknown, kBlockRule};
@@ -302,8 +373,9 @@ RateLimitResponse RateLimitCall::FinishBlocked() {
   }
   Add(counters().over_limit);
   Add(counters().blocked);
+  if (degraded) Add(counters().degraded);
   if (options().shadow_mode) Add(counters().shadow_mode);
-  Record(/*refused=*/true, /*degraded=*/false);
+  Record(/*refused=*/true, degraded);
   response.overall_code = options().shadow_mode ? Code::kOk : Code::kOverLimit;
   if (options().response_headers) AddHeaders(&response);
   return response;
@@ -314,14 +386,15 @@ std::string_view RateLimitCall::RuleOf(const Asked& asked) const {
   return asked.node->spec.name.empty() ? asked.node->path : asked.node->spec.name;
 }
 
-// A request is one decision, however many descriptors it has.
+// A request is one decision, however many descriptors it has. Reports alone are none.
 void RateLimitCall::Record(bool refused, bool degraded) const {
   if (state_->recorder == nullptr) return;
-  int64_t hits = 0;
+  int64_t hits = 0, reported = 0;
   for (const Asked& asked : asked_) {
     if (asked.kind == Kind::kHit) hits = std::max(hits, asked.hits);
+    if (asked.kind == Kind::kReport) reported = std::max(reported, asked.hits);
   }
-  if (hits == 0) return;
+  if (hits == 0 && reported == 0) return;
   std::string_view refusing = is_blocked() ? kBlockRule : std::string_view();
   Recorded recorded{caller_.user, caller_.endpoint, {}, {}, caller_.ip, {}};
   const auto record_shadow = [&](std::string_view rule) {
@@ -330,7 +403,14 @@ void RateLimitCall::Record(bool refused, bool degraded) const {
     in_shadow.sums = {.refused_in_shadow = 1};
     state_->recorder->Record(in_shadow);
   };
+  if (hits == 0) {
+    // Nothing was asked for that could be refused: the usage of a request that was decided before.
+    recorded.sums = {.degraded = degraded ? 1 : 0, .cost = reported};
+    state_->recorder->Record(recorded);
+    return;
+  }
   for (const Asked& asked : asked_) {
+    if (asked.kind == Kind::kReport) continue;
     bool is_in_shadow = false;
     for (const Decision& outcome : asked.outcomes) {
       if (outcome.allowed) continue;
@@ -346,8 +426,16 @@ void RateLimitCall::Record(bool refused, bool degraded) const {
   recorded.sums = {.allowed = is_refused ? 0 : 1,
                    .refused = is_refused ? 1 : 0,
                    .degraded = degraded ? 1 : 0,
-                   .cost = is_refused ? 0 : hits};
+                   .cost = is_refused ? reported : std::max(hits, reported)};
   state_->recorder->Record(recorded);
+}
+
+size_t RateLimitCall::BindingOf(const Asked& asked) {
+  size_t binding = 0;
+  for (size_t i = 1; i < asked.outcomes.size(); ++i) {
+    if (Binds(asked.outcomes[i], asked.outcomes[binding])) binding = i;
+  }
+  return binding;
 }
 
 DescriptorStatus RateLimitCall::StatusOf(const Asked& asked, uint32_t descriptor,
@@ -356,16 +444,13 @@ DescriptorStatus RateLimitCall::StatusOf(const Asked& asked, uint32_t descriptor
   if (asked.outcomes.empty()) {
     if (asked.node == nullptr) return status;
     status.limit_remaining = std::numeric_limits<uint32_t>::max();  // unlimited
-    if (asked.kind == Kind::kHit) {
+    if (asked.kind == Kind::kHit || asked.kind == Kind::kReport) {
       Add(asked.counters->total_hits, asked.hits);
       Add(asked.counters->within_limit, asked.hits);
     }
     return status;
   }
-  size_t binding = 0;
-  for (size_t i = 1; i < asked.outcomes.size(); ++i) {
-    if (Binds(asked.outcomes[i], asked.outcomes[binding])) binding = i;
-  }
+  const size_t binding = BindingOf(asked);
   const Decision& decision = asked.outcomes[binding];
   if (asked.node != nullptr) {
     status.current_limit = asked.node->limits[binding].shown;
@@ -385,6 +470,7 @@ DescriptorStatus RateLimitCall::StatusOf(const Asked& asked, uint32_t descriptor
   response->has_quota_mode |= is_quota;
   if (is_over && is_quota && !is_shadow) response->quota_mode_violations.push_back(descriptor);
   if (asked.kind == Kind::kHit) Count(asked, decision);
+  if (asked.kind == Kind::kReport) CountReport(asked, decision);
   return status;
 }
 
@@ -407,6 +493,22 @@ void RateLimitCall::Count(const Asked& asked, const Decision& binding) const {
   const auto capacity = static_cast<double>(binding.limit->capacity());
   const auto used = capacity - static_cast<double>(binding.remaining());
   if (used > capacity * options().near_ratio) Add(counters.near_limit, asked.hits);
+}
+
+// Each hit counts for what it was, as in envoyproxy/ratelimit.
+void RateLimitCall::CountReport(const Asked& asked, const Decision& binding) const {
+  Counters& counters = *asked.counters;
+  const int64_t within = asked.hits - asked.beyond;
+  Add(counters.total_hits, asked.hits);
+  Add(counters.within_limit, within);
+  Add(counters.over_limit, asked.beyond);
+  if (IsInShadow(asked, binding) || options().shadow_mode) {
+    Add(counters.shadow_mode, asked.beyond);
+  }
+  const int64_t capacity = binding.limit->capacity();
+  const auto near = static_cast<int64_t>(static_cast<double>(capacity) * options().near_ratio);
+  const int64_t used = capacity - binding.remaining();
+  Add(counters.near_limit, std::clamp<int64_t>(used - near, 0, within));
 }
 
 void RateLimitCall::AddHeaders(RateLimitResponse* response) {

@@ -43,6 +43,8 @@ struct ServiceCounters {
   std::atomic<int64_t> shadow_mode{0};
   std::atomic<int64_t> blocked{0};    // requests of callers who are blocked
   std::atomic<int64_t> throttled{0};  // requests of callers whose hits count more than once
+  // Units of reports that were not charged, since the key owed as much as its limit allows.
+  std::atomic<int64_t> written_off{0};
 };
 
 // The state that the calls of a service share. A call that waits for its store keeps it alive.
@@ -77,7 +79,8 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
  private:
   using Node = DescriptorTree::Node;
 
-  enum class Kind : uint8_t { kHit, kPeek, kRefund };
+  // A report says what has been used: it is charged in full, whatever becomes of the others.
+  enum class Kind : uint8_t { kHit, kReport, kPeek, kRefund };
 
   // A descriptor of the request.
   struct Asked {
@@ -89,6 +92,7 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
     std::string key;
     int64_t hits = 0;
     int64_t returned = 0;  // of what its limits counted, also for equal descriptors
+    int64_t beyond = 0;    // hits of a report that its limits had no room for
     Kind kind = Kind::kHit;
     bool is_of_caller = false;                  // belongs to a caller with a penalty
     absl::InlinedVector<Decision, 1> outcomes;  // the outcomes of its limits
@@ -120,7 +124,16 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   void Punish(const RateLimitRequest& request, const Penalties& penalties);
   bool is_blocked() const { return penalty_.has_value() && penalty_->blocks; }
   int64_t CostOf(const Asked& asked, const BoundLimit& limit) const;
-  void AddCharges(uint32_t descriptor, Group* group) const;
+  // Adds the charges of a descriptor to `charges`, which are of its kind.
+  void AddCharges(uint32_t descriptor, Charges* charges) const;
+
+  // Charges the reports, and then begins all groups, which so see what is owed. Each report is a
+  // call of its own, since a call of several does not say what each has charged; all are sent
+  // together. Reported() is called once for each and once by Begin(); returns true if the groups
+  // have begun.
+  void Report();
+  bool Reported();
+  void TakeReports();
 
   // The calls of a group on the store, in this order. Each goes on with the next one until the
   // store makes it wait; returns true if the group is decided.
@@ -140,10 +153,13 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   void Take(Op op, const Charges& charges, const Decision& decision, Group* group);
   void Leave();
 
+  // The number of the outcome that its status tells.
+  static size_t BindingOf(const Asked& asked);
   DescriptorStatus StatusOf(const Asked& asked, uint32_t descriptor, RateLimitResponse* response);
   // Whether the limit refused nothing, though it was exceeded.
   bool IsInShadow(const Asked& asked, const Decision& outcome) const;
   void Count(const Asked& asked, const Decision& binding) const;
+  void CountReport(const Asked& asked, const Decision& binding) const;
   RateLimitResponse FinishBlocked();
   void Record(bool refused, bool degraded) const;
   std::string_view RuleOf(const Asked& asked) const;
@@ -161,6 +177,9 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   Metadata request_;    // for the response, if the options ask for it
   std::optional<Penalty> penalty_;
   absl::InlinedVector<Asked, 2> asked_;
+  Charges reports_;
+  std::vector<Decision> reported_;  // for each of these charges
+  std::atomic<size_t> unreported_{0};
   std::vector<Group> groups_;
   bool out_of_quota_ = false;
   std::atomic<size_t> undecided_{0};

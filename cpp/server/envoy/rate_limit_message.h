@@ -47,7 +47,7 @@ struct LimitOverride {
 struct Descriptor {
   absl::InlinedVector<Entry, 4> entries;
   std::optional<LimitOverride> limit;
-  std::optional<uint64_t> hits_addend;
+  std::optional<uint64_t> hits_addend;  // its own, which Envoy sends where a route names its hits
   bool is_negative_hits = false;
 };
 

@@ -87,6 +87,7 @@ py::dict Stats(const EnvoyService& service) {
   stats["shadow_mode"] = counters.shadow_mode.load();
   stats["blocked"] = counters.blocked.load();
   stats["throttled"] = counters.throttled.load();
+  stats["written_off"] = counters.written_off.load();
   stats["descriptors"] = std::move(descriptors);
   return stats;
 }
@@ -102,7 +103,8 @@ void RegisterTree(py::module_& m) {
              std::optional<std::string> value, std::vector<std::string> limits,
              const std::string& algorithm, bool unlimited, std::string name,
              std::vector<std::string> replaces, bool shadow, bool quota, bool share_threshold,
-             bool detailed_metric, bool value_to_metric, const std::string& metadata) {
+             bool detailed_metric, bool value_to_metric, const std::string& metadata,
+             std::optional<bool> reports) {
             DescriptorSpec spec;
             spec.key = std::move(key);
             spec.value = std::move(value);
@@ -112,6 +114,7 @@ void RegisterTree(py::module_& m) {
             spec.replaces = std::move(replaces);
             spec.shadow = shadow;
             spec.quota = quota;
+            spec.reports = reports;
             spec.share_threshold = share_threshold;
             spec.detailed_metric = detailed_metric;
             spec.value_to_metric = value_to_metric;
@@ -126,7 +129,7 @@ void RegisterTree(py::module_& m) {
           py::arg("replaces") = std::vector<std::string>(), py::arg("shadow") = false,
           py::arg("quota") = false, py::arg("share_threshold") = false,
           py::arg("detailed_metric") = false, py::arg("value_to_metric") = false,
-          py::arg("metadata") = "{}")
+          py::arg("metadata") = "{}", py::arg("reports") = std::nullopt)
       .def_property_readonly("limits", [](const TreeMaker& self) { return self.tree().limits(); });
 }
 

@@ -170,10 +170,12 @@ class DescriptorTree:
         detailed_metric: bool = False,
         value_to_metric: bool = False,
         metadata: str = "{}",
+        reports: bool | None = None,
     ) -> int:
         """Returns the number that nested descriptors name as their parent.
 
-        `metadata` is a JSON object.
+        `metadata` is a JSON object. `reports` says whether hits are charged in full, whatever
+        room there is; None leaves it to each request.
         """
     @property
     def limits(self) -> int:

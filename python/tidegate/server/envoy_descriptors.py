@@ -1,7 +1,7 @@
 """Compiles documents of Envoy's rate limit service into a tree of descriptors.
 
-The format is that of envoyproxy/ratelimit, extended by `algorithm`, `burst`, `period` and `limits`
-(in tidegate's own grammar) in `rate_limit`, and by `all_or_none` in a domain.
+The format is that of envoyproxy/ratelimit, extended by `algorithm`, `burst`, `period`, `limits`
+(in tidegate's own grammar) and `reports` in `rate_limit`, and by `all_or_none` in a domain.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SWITCHES = {
 }
 _OF_DESCRIPTOR = ("key", "value", "rate_limit", "descriptors", "metadata", *_SWITCHES)
 _OF_COUNT = ("unit", "unit_multiplier", "requests_per_unit", "period", "burst")
-_OF_LIMIT = ("name", "replaces", "unlimited", "algorithm", "limits", *_OF_COUNT)
+_OF_LIMIT = ("name", "replaces", "unlimited", "algorithm", "limits", "reports", *_OF_COUNT)
 _YES = ("true", "yes", "on", "y")
 _NO = ("false", "no", "off", "n")
 
@@ -248,8 +248,11 @@ class _Compiler:
                 place = _place(document, (*where, ignored))
                 self.notes.append(f"{place}: stands beside unlimited, so it has no effect")
             counted = {name: value for name, value in limit.items() if name != ignored}
-            self._refuse_beside(document, where, counted, "unlimited", ("limits", "algorithm"))
+            others = ("limits", "algorithm", "reports")
+            self._refuse_beside(document, where, counted, "unlimited", others)
             return {**options, "unlimited": True}
+        if limit.get("reports") is not None:
+            options["reports"] = self._flag(document, where, limit, "reports")
         if "algorithm" in limit:
             options["algorithm"] = limit["algorithm"]
         if not isinstance(options.get("algorithm", ""), str):

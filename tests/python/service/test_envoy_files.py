@@ -272,6 +272,8 @@ LIMIT_MISTAKES = [
     ("{limits: [5/fortnight]}", "5/fortnight"),
     ("{limits: [5/day, 6/day]}", "'5/day' and '6/day' have the same period"),
     ("{requests_per_unit: 5, period: 1 day, unit: day}", "unit: stands beside period"),
+    ("{limits: [5/day], reports: 3}", "rate_limit.reports: is '3'; expected true or false"),
+    ("{unlimited: true, reports: true}", "rate_limit.reports: stands beside unlimited"),
     (
         "{requests_per_unit: 5, unit: day, burst: 9}",
         "rate_limit.burst: is for buckets, and the algorithm is fixed-window",
@@ -486,6 +488,7 @@ def test_stats_count_requests_of_each_kind(tmp_path: Path) -> None:
         "shadow_mode": 0,
         "blocked": 0,
         "throttled": 0,
+        "written_off": 0,
     }
     assert {
         "domain": "messaging",

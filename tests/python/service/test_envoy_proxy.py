@@ -396,6 +396,77 @@ def test_a_script_of_the_reference_gets_its_answers_through_envoy(
                 assert of(found, name, domain="rl", key1=key) == count
 
 
+TOKENS = """
+domain: edge
+descriptors:
+- {key: user, rate_limit: {unit: minute, requests_per_unit: 1000}}
+"""
+USER = [{"request_headers": {"header_name": "x-user", "descriptor_key": "user"}}]
+
+
+def route_with(rate_limits: list[Any]) -> dict[str, Any]:
+    """Only in the settings of the filter for a route has a descriptor hits of its own."""
+    settings = {"@type": f"{_TYPES}.RateLimitPerRoute", "rate_limits": rate_limits}
+    return {
+        "match": {"prefix": "/"},
+        "route": {"cluster": "service"},
+        "typed_per_filter_config": {FILTER: settings},
+    }
+
+
+@pytest.mark.parametrize("all_or_none", [True, False])
+def test_what_a_response_has_used_is_reported_by_envoy_and_owed(
+    tmp_path: Path, upstream: Upstream, clock: tg.ManualClock, all_or_none: bool
+) -> None:
+    """apply_on_stream_done, as Envoy AI Gateway uses it: a peek before, and a report after."""
+    (tmp_path / "limits.yaml").write_text(TOKENS)
+    tidegate = Tidegate(tmp_path, clock=clock, all_or_none=all_or_none)
+    rate_limits = [
+        {"actions": USER, "hits_addend": {"number": 0}},
+        {
+            "actions": USER,
+            "hits_addend": {"format": "%BYTES_SENT%"},
+            "apply_on_stream_done": True,
+        },
+    ]
+    upstream.body = b"x" * 2500
+
+    def reported() -> int:
+        rows = tidegate.service.stats()["descriptors"]
+        return int(sum(row["total_hits"] for row in rows if row["path"] == "user"))
+
+    routes = [route_with(rate_limits)]
+    with edge_of(tmp_path, upstream, tidegate, routes=routes) as edge:
+        assert edge.get(x_user="7").status == 200
+        eventually(lambda: reported() == 2500)
+        assert edge.get(x_user="7").status == 429
+        assert edge.get(x_user="8").status == 200
+        eventually(lambda: reported() == 5000)
+        clock.advance(60)
+        assert edge.get(x_user="7").status == 429, "500 of the 2,500 are owed still"
+        clock.advance(60)
+        assert edge.get(x_user="7").status == 200
+        eventually(lambda: reported() == 7500)
+        assert edge.envoy.stats()["error"] == 0
+
+
+def test_one_hit_that_envoy_reports_without_a_number_needs_a_word_in_the_limit(
+    tmp_path: Path, upstream: Upstream, clock: tg.ManualClock
+) -> None:
+    limit = "rate_limit: {unit: minute, requests_per_unit: 2, reports: true}"
+    (tmp_path / "limits.yaml").write_text(f"domain: edge\ndescriptors: [{{key: user, {limit}}}]")
+    tidegate = Tidegate(tmp_path, clock=clock)
+    done = [{"actions": USER, "apply_on_stream_done": True}]
+
+    def over() -> int:
+        return int(sum(row["over_limit"] for row in tidegate.service.stats()["descriptors"]))
+
+    with edge_of(tmp_path, upstream, tidegate, routes=[route_with(done)]) as edge:
+        for _ in range(5):
+            assert edge.get(x_user="7").status == 200
+        eventually(lambda: over() == 3)
+
+
 def test_envoy_accepts_the_example() -> None:
     assert validate(EXAMPLES / "envoy.yaml") == ""
 
