@@ -38,6 +38,7 @@ from tidegate.web.options import (
 )
 from tidegate.web.refusal import PLAIN, USUAL, plain_body
 from tidegate.web.request_limiter import RequestDecision, RequestLimiter
+from tidegate.web.router_paths import is_of_quart
 from tidegate.web.shadow import ShadowDecision
 from tidegate.web.shared_counters import middleware_limiters
 from tidegate.web.websocket_messages import MessageLimit
@@ -141,7 +142,7 @@ class RateLimitMiddleware:
         check_application(app, "ASGI", takes, "tidegate.wsgi.RateLimitMiddleware")
         self.app = app
         # A FastAPI application sets it too late for this middleware around it.
-        root_path = getattr(app, "root_path", "")
+        root_path = "" if is_of_quart(app) else getattr(app, "root_path", "")
         self._root_path = root_path if isinstance(root_path, str) else ""
         self._websockets = given.websockets
         self._settles = given.cost_after is not None
@@ -167,7 +168,7 @@ class RateLimitMiddleware:
         def opened() -> RequestLimiter | RuleRequests:
             merged, of_storage = with_configured(given, options, storage_options)
             self._owns_store = given.limiter is None and isinstance(merged.storage, str)
-            chosen, request_limiter = middleware_limiters(plan, merged, of_storage)
+            chosen, request_limiter = middleware_limiters(plan, merged, of_storage, app)
             was_chosen = bool(storage_options) or not options.keys().isdisjoint(_STORED)
             note_storage(chosen.storage, "tidegate.asgi.RateLimitMiddleware", was_chosen=was_chosen)
             if given.messages is not None:

@@ -82,7 +82,7 @@ class RateLimitMiddleware:
         def opened() -> tuple[Limiter | RuleLimiter, RequestLimiter | RuleRequests]:
             merged, of_storage = with_configured(given, options, storage_options)
             check_synchronous(key=merged.key, on_refused=merged.on_refused)
-            found = middleware_limiters(limit, merged, of_storage)
+            found = middleware_limiters(limit, merged, of_storage, app)
             was_chosen = bool(storage_options) or not options.keys().isdisjoint(_STORED)
             note_storage(
                 found[0].storage, "tidegate.wsgi.RateLimitMiddleware", was_chosen=was_chosen

@@ -24,6 +24,7 @@ from tidegate.web.observers import Refusal, observers
 from tidegate.web.registry import register_rules
 from tidegate.web.request_access import connection_of, path_of, source_of
 from tidegate.web.request_limiter import Checked, RequestDecision, check_cost
+from tidegate.web.router_paths import PathReader, ignores_case, in_lower_case
 from tidegate.web.rule_charge import RuleCharge
 from tidegate.web.shadow import ShadowDecision, refused_in_shadow
 from tidegate.web.switch import switch
@@ -65,6 +66,7 @@ class RuleRequests:
         on_refused: Callable[..., Any] | None = None,
         headers: Iterable[str],
         retry_jitter: float | Callable[[float], Any] = 0.0,
+        reads_path: PathReader | None = None,
     ) -> None:
         self.hooks = Hooks(cost_after=cost_after, on_refused=on_refused, retry_jitter=retry_jitter)
         self.limiter = limiter
@@ -74,6 +76,10 @@ class RuleRequests:
             name: _plain_address(reader, self.hooks) if name == "ip" else reader
             for name, reader in checked_readers(attributes).items()
         }
+        self._endpoint_is_path = "endpoint" not in self._readers
+        self._ignores_case = self._endpoint_is_path and ignores_case(reads_path)
+        if self._endpoint_is_path and reads_path is not None:
+            self._readers["endpoint"] = reads_path
         # The attributes that no request had so far, with the number of requests.
         self._unseen = dict.fromkeys(self._readers, 0)
         self._usual_readers = {
@@ -114,7 +120,7 @@ class RuleRequests:
 
     def _compare(self, rules: Any) -> None:
         """Warns of attributes that rules look at and no request has, and of endpoints."""
-        if rules.endpoint_names and "endpoint" not in self._readers:
+        if rules.endpoint_names and self._endpoint_is_path:
             log.warning(
                 "rate limiting: rules of %s name the endpoint %.80r, and the endpoint of requests "
                 "here is their path; expected a path, or attributes={'endpoint': ...} that returns "
@@ -130,6 +136,7 @@ class RuleRequests:
                 rules.source, " and ".join(lacking), lacking[0],
             )  # fmt: skip
         self._compare_tiers(rules)
+        self._compare_case(rules)
         self._uncompared = _MANY if any(r.enabled and r.endpoints for r in rules.rules) else 0
 
     def _compare_tiers(self, rules: Any) -> None:
@@ -145,6 +152,19 @@ class RuleRequests:
             rules.source, ", ".join(sorted(tiers)),
             f"each has the default tier {default!r}" if default else "those for tiers never apply",
         )  # fmt: skip
+
+    def _compare_case(self, rules: Any) -> None:
+        """Warns of endpoints in upper case, if the router ignores case."""
+        if not self._ignores_case:
+            return
+        named = [endpoint for rule in rules.rules if rule.enabled for endpoint in rule.endpoints]
+        upper = [endpoint for endpoint in named if endpoint != in_lower_case(endpoint)]
+        if upper:
+            log.warning(
+                "rate limiting: rules of %s name the endpoint %.80r, and the router here ignores "
+                "case, so the endpoint of a request is its path in lower case; expected %.80r",
+                rules.source, upper[0], in_lower_case(upper[0]),
+            )  # fmt: skip
 
     def _compare_endpoints(self, request: Any) -> None:
         """Warns if no rule with an endpoint has applied to many requests."""

@@ -17,6 +17,7 @@ from tidegate.web.active_limits import ActiveLimits
 from tidegate.web.dynamic_limit import DynamicLimit, check_limit_error_policy
 from tidegate.web.options import limiter_of, of_requests
 from tidegate.web.request_limiter import RequestLimiter
+from tidegate.web.router_paths import PathReader, path_reader_of
 from tidegate.web.rule_requests import RuleRequests
 
 if TYPE_CHECKING:
@@ -84,14 +85,17 @@ def limiter_in_scope(
 
 
 def middleware_limiters(
-    limit: LimitLike | Callable[..., Any] | None, options: Any, storage_options: Mapping[str, Any]
+    limit: LimitLike | Callable[..., Any] | None,
+    options: Any,
+    storage_options: Mapping[str, Any],
+    app: object,
 ) -> tuple[Limiter | RuleLimiter, RequestLimiter | RuleRequests]:
-    """Returns the limiter of a middleware with `options`, and the object that decides with it.
+    """Returns the limiter of a middleware around `app`, and the object that decides with it.
 
     If a function chooses the limit, the limiter has a limit of nothing, in the same storage.
     """
     if options.rules is not None or isinstance(options.limiter, RuleLimiter):
-        return _of_rules(limit, options, storage_options)
+        return _of_rules(limit, options, storage_options, path_reader_of(app))
     for name in OF_RULES:
         if getattr(options, name) is not None:
             raise ConfigurationError(f"{name}= was given without rules; expected rules= too")
@@ -115,7 +119,7 @@ def middleware_limiters(
 
 
 def _of_rules(
-    limit: Any, options: Any, storage_options: Mapping[str, Any]
+    limit: Any, options: Any, storage_options: Mapping[str, Any], reads_path: PathReader | None
 ) -> tuple[RuleLimiter, RuleRequests]:
     """Does what middleware_limiters() does, for a middleware with rules."""
     if limit is not None:
@@ -135,7 +139,9 @@ def _of_rules(
             "a limiter was given with options of its own; expected limiter= without rules=, "
             "tiers=, violations=, load= and storage options"
         )
-    return limiter, rule_requests_of(limiter, options, options.headers, options.enabled)
+    return limiter, rule_requests_of(
+        limiter, options, options.headers, options.enabled, reads_path=reads_path
+    )
 
 
 def rule_limiter_of(options: Any, storage_options: Mapping[str, Any]) -> RuleLimiter:
@@ -153,7 +159,12 @@ def rule_limiter_of(options: Any, storage_options: Mapping[str, Any]) -> RuleLim
 
 
 def rule_requests_of(
-    limiter: RuleLimiter, options: Any, headers: Any, enabled: bool = True
+    limiter: RuleLimiter,
+    options: Any,
+    headers: Any,
+    enabled: bool = True,
+    *,
+    reads_path: PathReader | None = None,
 ) -> RuleRequests:
     """Returns an object that decides on requests by `limiter`, with `options` for the rest."""
     return RuleRequests(
@@ -166,6 +177,7 @@ def rule_requests_of(
         on_refused=options.on_refused,
         headers=headers,
         retry_jitter=options.retry_jitter,
+        reads_path=reads_path,
     )
 
 

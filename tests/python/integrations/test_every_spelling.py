@@ -29,6 +29,7 @@ from django.conf import settings
 if not settings.configured:
     settings.configure(SECRET_KEY="-")
 
+from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application
 from django.http import HttpResponse
 from django.test import override_settings
@@ -125,19 +126,28 @@ class Service:
         return {rule: stats.allowed for rule, stats in self.limiter.rule_stats().items()}
 
     def by_asgi(self, app: Any, **scope: Any) -> None:
-        async def receive() -> Any:
-            return {"type": "http.request"}
-
-        async def send(message: Any) -> None:
-            pass
-
         def call(target: str) -> None:
             raw = self.prefix + target
             request = {
                 "type": "http", "method": "GET", "path": unquote(raw), "headers": [],
                 "raw_path": raw.encode(), "query_string": b"", "client": ("192.0.2.1", 1), **scope,
             }  # fmt: skip
-            asyncio.run(app(request, receive, send))
+
+            async def asked() -> None:
+                received = iter([{"type": "http.request"}])
+
+                async def receive() -> Any:
+                    message = next(received, None)
+                    if message is None:
+                        await asyncio.get_running_loop().create_future()  # the client waits
+                    return message
+
+                async def send(message: Any) -> None:
+                    pass
+
+                await app(request, receive, send)
+
+            asyncio.run(asked())
 
         self.call = call
 
@@ -269,11 +279,18 @@ def test_a_route_that_runs_was_counted(make: Any, mode: str) -> None:
     assert_each_run_is_counted(service)
 
 
-@pytest.fixture(params=["", "/api", "route_path"], ids=["plain", "SCRIPT_NAME", "route_path"])
+@pytest.fixture(
+    params=[
+        *(("wsgi", mode) for mode in ("plain", "SCRIPT_NAME", "route_path")),
+        *(("asgi", mode) for mode in ("plain", "root_path", "stripped", "route_path")),
+    ],
+    ids="-".join,
+)
 def django_service(request: pytest.FixtureRequest) -> Iterator[Service]:
+    interface, mode = request.param
     service = Service()
-    attributes = {"endpoint": "tidegate.django:route_path"} if request.param[:1] == "r" else {}
-    script = "" if attributes else request.param
+    endpoint = "tidegate.django:route_path"
+    attributes = {"endpoint": endpoint} if mode == "route_path" else {}
 
     def view(name: str) -> Any:
         def answer(request: Any, **parts: Any) -> HttpResponse:
@@ -292,12 +309,16 @@ def django_service(request: pytest.FixtureRequest) -> Iterator[Service]:
         MIDDLEWARE=["tidegate.django.RateLimitMiddleware"],
         TIDEGATE={"RULES": RULES, "CLOCK": tg.ManualClock(10**18), "ATTRIBUTES": attributes},
     ):
-        app: Any = get_wsgi_application()
+        app: Any = get_wsgi_application() if interface == "wsgi" else get_asgi_application()
         middleware: Any = app._middleware_chain
         while not hasattr(middleware, "_request_limiter"):
             middleware = middleware.__wrapped__
         service.limiter = middleware._request_limiter.limiter
-        service.by_wsgi(app, script)
+        if interface == "wsgi":
+            service.by_wsgi(app, "/api" if mode == "SCRIPT_NAME" else "")
+        else:
+            service.prefix = "/api" if mode == "root_path" else ""
+            service.by_asgi(app, root_path="" if mode in ("plain", "route_path") else "/api")
         yield service
 
 
