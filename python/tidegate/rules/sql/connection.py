@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
 import re
 import socket
-import threading
 from typing import TYPE_CHECKING, Any
 
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, StorageError
+from tidegate.rules.sql.deadlines import within
 
 try:
     import sqlalchemy as sa
@@ -209,13 +210,8 @@ def _within(seconds: float, connection: sa.Connection) -> Iterator[None]:
         yield
         return
     raw = connection.connection.driver_connection
-    timer = threading.Timer(seconds, _end, (raw,))
-    timer.daemon = True
-    timer.start()
-    try:
+    with within(seconds, functools.partial(_end, raw)):
         yield
-    finally:
-        timer.cancel()
 
 
 def _end(raw: Any) -> None:
