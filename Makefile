@@ -10,6 +10,7 @@ FLOOD_KEYS ?= 100000000
 VALUE_SECONDS ?= 600
 LOST_ROUNDS ?= 5
 HANDOVER_SECONDS ?= 30
+INVENTED_SECONDS ?= 120
 RESERVATIONS ?= 100000
 MUTANTS ?= 40
 SETS ?= 10000
@@ -35,7 +36,7 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/extension tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts
 
-.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood owed values leases lost-rules starts handovers chaos soak bench simulate-leases bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
+.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood owed values leases lost-rules starts handovers invented chaos soak bench simulate-leases bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz conformance mutants oracle campaign docs wheel clean deps-build deps-test deps-bench deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -260,6 +261,9 @@ starts: deps-test $(VENV)/.test $(VENV)/.tested  ## 40 processes that start at o
 
 handovers: deps-test $(VENV)/.test $(VENV)/.tested  ## replace a running service again and again, under 300 requests a second, for HANDOVER_SECONDS
 	$(python) tests/faults/handover_campaign.py --seconds $(HANDOVER_SECONDS)
+
+invented: deps-test $(VENV)/.test $(VENV)/.tested  ## checks of invented users at full speed for INVENTED_SECONDS, beside known ones and an operator
+	$(python) tests/faults/invented_campaign.py --seconds $(INVENTED_SECONDS)
 
 soak: deps-test $(VENV)/.test $(VENV)/.tested  ## a running service in floods, cuts and faults of its servers, for SOAK_SECONDS
 	@mkdir -p build

@@ -14,6 +14,7 @@ from tidegate.limiter.quotas.watch import QuotaWatch
 from tidegate.limiter.rule_limiter import RuleLimiter
 from tidegate.limiter.storage.uri import open_store, without_password
 from tidegate.rules.file import RuleFile
+from tidegate.rules.pauses import pause_at_times
 from tidegate.rules.rule_set import RuleSet
 from tidegate.rules.source import RuleSource, Source
 from tidegate.server.anomalies.detector import AnomalyDetector
@@ -234,9 +235,8 @@ class Service:
                     most=found.enforce_most,
                     exempt=found.exempt,
                 )
-            detector = AnomalyDetector(
-                interval=found.interval, least=found.least, capacity=found.capacity
-            )
+            given = found.model_dump(include={"interval", "least", "capacity"})
+            detector = AnomalyDetector(**given, pause=pause_at_times)
             path = found.state or beside_database(settings.database)
             self.anomalies = AnomalyWatch(
                 detector,

@@ -393,3 +393,17 @@ def test_a_state_that_cannot_be_read_changes_nothing() -> None:
         with pytest.raises(ConfigurationError, match="the state of anomaly detection is not read"):
             traffic.detector.restore(state)
     assert traffic.detector.state() == before
+
+
+def test_other_threads_may_run_for_each_caller() -> None:
+    pauses = []
+    detector = AnomalyDetector(pause=lambda: pauses.append(1))
+    counts = {f"user:{i}": 1 for i in range(100)}
+    detector.judge(counts, START)
+    assert len(pauses) >= len(counts)
+    before = len(pauses)
+    state = detector.state()
+    assert len(pauses) >= before + len(counts)
+    other = AnomalyDetector()
+    other.restore(state)
+    assert (len(other), other.state()) == (100, state)

@@ -8,7 +8,7 @@ import json
 import math
 import zlib
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Callable, NamedTuple
 
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.server.anomalies.baseline import count_at, scaled
@@ -127,7 +127,8 @@ class AnomalyDetector:
     At most `capacity` callers are kept. Callers that were seen in few intervals, with few requests,
     are forgotten first, down to a quarter of `capacity`, then those that were not seen for the
     longest time; anomalous ones last. A caller takes about 600 bytes, and 1.4 KB more from its
-    second week on. Not thread-safe.
+    second week on. `pause` is called a few times for each caller, and may let other threads run.
+    Not thread-safe.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class AnomalyDetector:
         relearn: float = 24 * _HOUR,
         crowd_share: float = 0.05,
         capacity: int = 50_000,
+        pause: Callable[[], object] = lambda: None,
     ) -> None:
         _expect_seconds(interval=interval, half_life=half_life, relearn=relearn)
         _expect_count(warm_up=warm_up, k=k, m=m, least=least, capacity=capacity)
@@ -172,6 +174,7 @@ class AnomalyDetector:
         self._relearn = relearn
         self._crowd_share = crowd_share
         self._capacity = capacity
+        self._pause = pause
         self._callers: OrderedDict[str, Caller] = OrderedDict()
         self._peers: dict[str | None, Peers] = {}
         self.crowd = Crowd(0)
@@ -213,16 +216,19 @@ class AnomalyDetector:
         knows_all = number >= self._knows_all_from
         seen = []
         for name, count in counts.items():
+            self._pause()
             if count > 0:
                 caller = self._known(name, hour, knows_all)
                 seen.append(_Seen(name, count, caller, None if tiers is None else tiers.get(name)))
         self.crowd = self._crowd_of(seen, hour)
         for each in seen:
+            self._pause()
             self._score(each, hour)
         self._rising.update((tier, at) for tier in self._rising_together(seen))
         found = []
         by_tier: dict[str | None, dict[str, float]] = {}
         for each in seen:
+            self._pause()
             caller = each.caller
             caller.note(each.value, each.is_high, number, at, self._m)
             if each.is_high and self._is_with_others(each, at):
@@ -269,9 +275,13 @@ class AnomalyDetector:
             "knows_all_from": self._knows_all_from,
             "rising": list(self._rising.items()),
             "peers": [[tier, peers.state()] for tier, peers in self._peers.items()],
-            "callers": [[name, caller.state()] for name, caller in self._callers.items()],
         }
-        return zlib.compress(json.dumps(state, separators=(",", ":")).encode(), 1)
+        # A text of all callers at once would take long, during which no other thread runs.
+        text = [json.dumps(state, separators=(",", ":"))[:-1], ',"callers":[']
+        for i, (name, caller) in enumerate(self._callers.items()):
+            self._pause()
+            text += ["," * (i > 0), json.dumps([name, caller.state()], separators=(",", ":"))]
+        return zlib.compress("".join([*text, "]}"]).encode(), 1)
 
     def restore(self, state: bytes) -> None:
         """Takes over what another detector has learned, whose state() this is.
