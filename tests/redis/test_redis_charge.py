@@ -220,3 +220,35 @@ def test_without_redis_many_are_charged_in_the_fallback(own_server: RedisServer)
     decisions = limiter.charge_many(["a", "b", "a"], [12, 3, 4])
     assert all(each.degraded for each in decisions)
     assert [limiter.peek(key).debt for key in "ab"] == [6, 0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "size"),
+    [
+        (tg.Limit("60/minute"), 16),  # microseconds in decimal
+        (tg.Limit("7/second"), 18),
+        (tg.Limit("60/minute", id="kept"), 26),
+        (tg.Limit("10/minute", algorithm="fixed-window"), 18),
+        (tg.Limit("10/minute", algorithm="sliding-window"), 19),
+        (tg.Limit("10/minute", algorithm="sliding-log"), 6 + 9),
+    ],
+    ids=lambda each: f"{each!r}",
+)
+def test_a_debt_takes_no_room_from_keys_without_one(
+    server: RedisServer, limit: tg.Limit, size: int
+) -> None:
+    """The sizes are those of values before there were debts."""
+    clock = tg.ManualClock(START)
+    with tg.Limiter(limit, storage=server.uri(GIVEN_TIME), clock=clock) as limiter:
+        limiter.hit("plain")
+        (plain,) = _keys(server)
+        assert server.command("STRLEN", plain) == b":%d\r\n" % size
+        limiter.charge("owes", limit.capacity + 3)
+        (owes,) = _keys(server) - {plain}
+        clock.advance(2 * limit.period_ns / 1e9)
+        limiter.hit("owes")
+        assert server.command("STRLEN", owes) == b":%d\r\n" % size, "the debt is paid"
+
+
+def _keys(server: RedisServer) -> set[str]:
+    return {line.decode() for line in server.command("KEYS", "*").split(b"\r\n")[2::2] if line}
