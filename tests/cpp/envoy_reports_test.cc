@@ -286,13 +286,13 @@ TEST_P(EnvoyReportsTest, AnswersLateOnce) {
   EXPECT_EQ(slow->flushed, 2) << "the reports, and then the hit";
 }
 
-TEST_P(EnvoyReportsTest, RecordsTheCostOfReportsAndNoDecision) {
+TEST_P(EnvoyReportsTest, RecordsReportsAsARequestThatPassed) {
   const auto domain = Domain();
   Add(domain, {.key = "user", .limits = {"9/minute"}});
   Add(domain, {.key = "path", .limits = {"1/minute"}});
   Use();
   EXPECT_EQ(Outcome({Of("user", 12)}), "429 OVER_LIMIT:0");
-  EXPECT_THAT(Recorded(), ElementsAre("1||d| 0 0 0 0 12"));
+  EXPECT_THAT(Recorded(), ElementsAre("1||d| 1 0 0 0 12"));
   EXPECT_EQ(Outcome({Of("user", 3), {"path", "/a"}}), "429 OVER_LIMIT:0 OK:0");
   EXPECT_THAT(Recorded(), ElementsAre("1||/a| 1 0 0 0 3"));
   EXPECT_EQ(Outcome({Of("user", 3), {"path", "/a"}}), "429 OVER_LIMIT:0 OVER_LIMIT:0");
@@ -322,7 +322,7 @@ TEST_P(EnvoyReportsTest, ChargesReportsOfABlockedUser) {
   EXPECT_EQ(CountersOf("path").total_hits, 0);
   EXPECT_THAT(Recorded(), ElementsAre("1||/a|anomaly:block 0 1 0 0 12"));
   EXPECT_EQ(Outcome({Of("user", 1)}), "429 OVER_LIMIT:0");
-  EXPECT_THAT(Recorded(), ElementsAre("1||d| 0 0 0 0 1"));
+  EXPECT_THAT(Recorded(), ElementsAre("1||d| 1 0 0 0 1"));
   clock->AdvanceNs(60 * kSecond);
   EXPECT_EQ(Outcome({{"user", "1"}}), "200 OK:4");
 }

@@ -386,7 +386,7 @@ std::string_view RateLimitCall::RuleOf(const Asked& asked) const {
   return asked.node->spec.name.empty() ? asked.node->path : asked.node->spec.name;
 }
 
-// A request is one decision, however many descriptors it has. Reports alone are none.
+// A request is one decision, however many descriptors it has.
 void RateLimitCall::Record(bool refused, bool degraded) const {
   if (state_->recorder == nullptr) return;
   int64_t hits = 0, reported = 0;
@@ -404,8 +404,8 @@ void RateLimitCall::Record(bool refused, bool degraded) const {
     state_->recorder->Record(in_shadow);
   };
   if (hits == 0) {
-    // Nothing was asked for that could be refused: the usage of a request that was decided before.
-    recorded.sums = {.degraded = degraded ? 1 : 0, .cost = reported};
+    // The request has passed, and where it was asked about before by a peek, that was not recorded.
+    recorded.sums = {.allowed = 1, .degraded = degraded ? 1 : 0, .cost = reported};
     state_->recorder->Record(recorded);
     return;
   }

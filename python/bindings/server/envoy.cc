@@ -169,6 +169,9 @@ void RegisterEnvoy(py::module_& m) {
             self.SetPenalties(std::move(penalties));
           },
           py::arg("penalties").none(true))
+      .def_property_readonly(
+          "written_off",
+          [](const EnvoyService& self) { return self.counters().written_off.load(); })
       .def("stats", &Stats);
 }
 

@@ -203,5 +203,8 @@ class EnvoyService(Service):
         """Decides by `tree` from now on. Raises ValueError if the store refuses a limit."""
     def set_penalties(self, penalties: Penalties | None) -> None:
         """Throttles and blocks these callers from now on, and no others."""
+    @property
+    def written_off(self) -> int:
+        """The units of reports that were not charged, which stats() has too."""
     def stats(self) -> dict[str, Any]:
         """Counters of the service; `descriptors` has the counters of each path."""

@@ -34,6 +34,7 @@ from tidegate.server.snapshots import Snapshots
 from tidegate.server.spare_memory import SpareMemory
 from tidegate.server.state import ServiceState
 from tidegate.server.telemetry import shut_down
+from tidegate.server.write_offs import WriteOffLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -188,9 +189,9 @@ class Service:
 
     def _listeners(self) -> list[Any]:
         settings = self.settings
-        # The endpoints of Envoy's requests are names of its own.
-        self.slips = SlipLog(self.limiter, endpoints=self.envoy is None)
-        listeners: list[Any] = [self.slips]
+        self.slips = SlipLog(self.limiter, endpoints=self.envoy is None)  # Envoy names its own
+        write_offs = WriteOffLog(self.limiter, self.envoy and self.envoy_service)
+        listeners: list[Any] = [self.slips, write_offs]
         if settings.log.refusals or settings.log.access:
             listeners.append(
                 DecisionLog(refusals=settings.log.refusals, access=settings.log.access)
