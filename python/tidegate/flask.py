@@ -41,7 +41,7 @@ from tidegate.limiter.limit import as_limits
 from tidegate.limiter.storage.hints import unknown_options
 from tidegate.limiter.storage.uri import open_store
 from tidegate.web.callables import check_synchronous
-from tidegate.web.configuration import follow, note_storage
+from tidegate.web.configuration import SLIPS_OF_TIDEGATE, follow, note_storage
 from tidegate.web.frameworks.calls import limited_class
 from tidegate.web.frameworks.flask_app import DECISION, LimitedApp
 from tidegate.web.frameworks.flask_cli import add_command
@@ -445,14 +445,15 @@ def _watch_settings(app: flask.Flask, known: dict[str, Any]) -> None:
 
 
 def _warn_of_other_settings(app: flask.Flask) -> None:
-    """Logs settings that are not read: those whose case differs, and leftovers of Flask-Limiter,
-    unless that is used as well."""
+    """Logs settings that are not read: slips of the prefix, those whose case differs, and leftovers
+    of Flask-Limiter, unless that is used as well."""
     wrong = ["RATELIMIT_"] if "limiter" not in app.extensions else []
     names = sorted(
         name
         for name in app.config
         if name.startswith(tuple(wrong))
         or name.upper() == "TIDEGATE"
+        or name.upper().partition("_")[0] in SLIPS_OF_TIDEGATE
         or (name.upper().startswith("TIDEGATE_") and not name.startswith("TIDEGATE_"))
     )
     if names:

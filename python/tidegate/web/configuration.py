@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import sys
 import threading
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tidegate.web.request_limiter import RequestLimiter
 
 __all__ = [
+    "SLIPS_OF_TIDEGATE",
     "configure",
     "configured",
     "current",
@@ -52,6 +54,12 @@ _MISTAKEN = {
     "KEY_PREFIX": "TIDEGATE_PREFIX",
     **dict.fromkeys(("DEFAULT_LIMIT", "DEFAULT_LIMITS", "LIMIT", "LIMITS"), _OF_ONE),
 }
+
+# The variables that are read, without their prefix.
+_VARIABLES = ("storage", "prefix", "key", "headers")
+SLIPS_OF_TIDEGATE = frozenset(
+    ("TIDGATE", "TIDEGAT", "TIEDGATE", "TIDEGAET", "TIDEGATES", "TIDGEATE")
+)
 
 # Those that the log has named.
 _said: set[str] = set()
@@ -201,16 +209,17 @@ def current(*, of_django: bool = True) -> dict[str, Any]:
 
 def _of_environment() -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, meant in _MISTAKEN.items():
-        if f"TIDEGATE_{name}" in os.environ and name not in _said:
+    for name in os.environ:
+        meant = _meant_by(name)
+        if meant is not None and name not in _said:
             _said.add(name)
             # An error would be wrong: it may be the application's own variable.
             log.warning(
-                "rate limiting: the environment has TIDEGATE_%s, which tidegate does not read; "
-                "expected %s, unless the application reads it",
+                "rate limiting: the environment has %s, which tidegate does not read; expected "
+                "%s, unless the application reads it",
                 name, meant,
             )  # fmt: skip
-    for name in ("storage", "prefix", "key", "headers"):
+    for name in _VARIABLES:
         value = os.environ.get(f"TIDEGATE_{name.upper()}")
         if value:
             found[name] = value
@@ -221,6 +230,18 @@ def _of_environment() -> dict[str, Any]:
     except ConfigurationError as exc:
         names = ", ".join(f"TIDEGATE_{name.upper()}" for name in found)
         raise ConfigurationError(f"the environment has {names}: {exc}") from exc
+
+
+def _meant_by(variable: str) -> str | None:
+    """Returns what is likely meant by a variable that is not read; None for other variables."""
+    prefix, _, name = variable.upper().partition("_")
+    if prefix != "TIDEGATE" and prefix not in SLIPS_OF_TIDEGATE:
+        return None
+    if name in _MISTAKEN:
+        return _MISTAKEN[name]
+    near = difflib.get_close_matches(name, [each.upper() for each in _VARIABLES], 1, 0.8)
+    meant = f"TIDEGATE_{near[0]}" if near else None
+    return None if meant == variable else meant
 
 
 def _of_django() -> dict[str, Any]:

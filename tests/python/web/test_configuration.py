@@ -200,11 +200,18 @@ def test_a_line_that_runs_again_sets_its_options_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("STORAGE_URI", "TIDEGATE_STORAGE"),
-        ("REDIS_URL", "TIDEGATE_STORAGE"),
-        ("KEY_FUNC", "TIDEGATE_KEY"),
-        ("KEY_PREFIX", "TIDEGATE_PREFIX"),
-        ("LIMIT", "the limit of @rate_limit"),
+        ("TIDEGATE_STORAGE_URI", "TIDEGATE_STORAGE"),
+        ("TIDEGATE_REDIS_URL", "TIDEGATE_STORAGE"),
+        ("TIDEGATE_KEY_FUNC", "TIDEGATE_KEY"),
+        ("TIDEGATE_KEY_PREFIX", "TIDEGATE_PREFIX"),
+        ("TIDEGATE_LIMIT", "the limit of @rate_limit"),
+        ("TIDEGATE_STORGE", "TIDEGATE_STORAGE"),
+        ("TIDEGATE_STORAGES", "TIDEGATE_STORAGE"),
+        ("TIDEGATE_HEADER", "TIDEGATE_HEADERS"),
+        ("TIDEGATE_KEYS", "TIDEGATE_KEY"),
+        ("TIDEGATE_PREFX", "TIDEGATE_PREFIX"),
+        ("tidegate_storage", "TIDEGATE_STORAGE"),
+        ("TIDGATE_STORAGE", "TIDEGATE_STORAGE"),
     ],
 )
 def test_a_variable_that_nothing_reads_is_said_once(
@@ -215,8 +222,19 @@ def test_a_variable_that_nothing_reads_is_said_once(
 ) -> None:
     """It is no error, since it may be the application's own."""
     monkeypatch.setattr(configuration, "_said", set())
-    monkeypatch.setenv(f"TIDEGATE_{name}", "redis://localhost")
+    monkeypatch.setenv(name, "redis://localhost")
     for _ in range(2):
         asgi.RateLimitMiddleware(hello, limit="1/minute")
     (said,) = (each for each in caplog.messages if "environment" in each)
-    assert f"has TIDEGATE_{name}, which tidegate does not read; expected {expected}" in said
+    assert f"has {name}, which tidegate does not read; expected {expected}" in said
+
+
+def test_variables_that_are_read_or_are_of_others_are_not_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(configuration, "_said", set())
+    for name in ("STORAGE", "DATABASE", "CHECKS__LISTEN", "ENABLED", "TOKEN"):
+        monkeypatch.setenv(f"TIDEGATE_{name}", "memory://")
+    monkeypatch.setenv("STORAGE_URI", "redis://localhost")
+    asgi.RateLimitMiddleware(hello, limit="1/minute")
+    assert not [each for each in caplog.messages if "environment" in each]

@@ -167,6 +167,15 @@ def test_settings_of_flask_in_lower_case_are_logged(caplog):
     assert "has Tidegate_Storage, tidegate_limit, which tidegate does not read" in message
 
 
+def test_settings_of_flask_with_a_slip_in_their_prefix_are_logged(caplog):
+    app = flask.Flask(__name__)
+    app.config.update(TIDGATE_LIMIT="5/minute", TIDEGATES_STORAGE="memory://", TIDE="high")
+    with caplog.at_level(logging.WARNING, logger="tidegate"):
+        tidegate.flask.RateLimiter(app)
+    (message,) = caplog.messages
+    assert "has TIDEGATES_STORAGE, TIDGATE_LIMIT, which tidegate does not read" in message
+
+
 @pytest.mark.parametrize("text", ["1,000/hour", "10,000 per day", "5/second; 1,000/hour"])
 def test_a_comma_within_a_number_is_refused(text):
     with pytest.raises(tg.ConfigurationError, match="a number has a comma in it") as caught:

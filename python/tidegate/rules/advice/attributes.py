@@ -20,6 +20,8 @@ _HAVE_A_MEANING = ("endpoint", "ip", "method", "tier", "priority")
 _USUAL = (*_HAVE_A_MEANING, "user", "api_key", "tenant")
 _MEANT = {
     **dict.fromkeys(("ips", "ip_addr", "ipaddr", "ip_address", "ipaddress", "IP", "Ip"), "ip"),
+    **dict.fromkeys(("client_ip", "remote_addr", "remote_address", "remote_ip"), "ip"),
+    "http_method": "method",
     **dict.fromkeys(("all", "any", "everybody", "everyone", "nobody", "none"), "global"),
 }
 # Words that are near to a usual name, and are names of other things.
@@ -66,6 +68,8 @@ def _meant(name: str, uses: Counter[str]) -> str | None:
         return None
     if name in _MEANT:
         return _MEANT[name]
+    if is_spelling_of(name, "global"):
+        return "global"
     if name not in _OTHERS:
         # A name of the service's own may be spelled in its own way: `apikey` beside no `api_key`.
         spellings = [other for other in (*_HAVE_A_MEANING, "user") if is_spelling_of(name, other)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from tidegate.rules.advice.places import Finding, conditions
+from tidegate.rules.advice.values import PLACEHOLDER, hidden_character
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,11 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["METHOD_AND_PATH", "URL", "endpoint_names", "find"]
 
-METHOD_AND_PATH = re.compile(r"([A-Z]{3,10}):?\s+(/.*)")
+METHOD_AND_PATH = re.compile(
+    r"([A-Z]{3,10}|(?i:get|head|post|put|patch|delete|options))(?::\s*|\s+)(/.*)"
+)
 URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/]*(/.*)?", re.IGNORECASE)
 _NO_SLASH = re.compile(r"[\w.~%{}<>:-]+(/[\w.~%{}<>:-]+)*/?")
 _CONVERTER = re.compile(r"\{([^{}:]*):([^{}]*)\}")
 _ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
+# As in `/a, /b`, `/a|/b` and `/a /b`.
+_SEVERAL = re.compile(r"/.*(\s|[,|;]\s*)/.*")
 _EXPRESSION = re.compile(r"\\|\[.*\]|\(\?|\(.*\|.*\)|^\^|.\$$")
 
 
@@ -45,14 +50,21 @@ def _problem(endpoint: str) -> str | None:
     """What is likely to be wrong with it, and what is expected."""
     if endpoint != endpoint.strip():
         return f"begins or ends in white space; expected {endpoint.strip()!r}"
+    if len(endpoint) > 1 and endpoint[0] == endpoint[-1] and endpoint[0] in "'\"":
+        return f"has quotes in it; expected {endpoint[1:-1]!r}"
+    if hidden_character(endpoint):
+        return f"has the character {hidden_character(endpoint)!a}, which nobody sees; expected none"
     if endpoint.startswith("!"):
         return "begins with '!', which excludes nothing; expected the endpoints that it is for"
     with_method = METHOD_AND_PATH.fullmatch(endpoint)
     if with_method:
-        return f"has a method; expected {with_method[2]!r}, and {with_method[1]} in `methods`"
+        method = with_method[1].upper()
+        return f"has a method; expected {with_method[2]!r}, and {method} in `methods`"
     url = URL.fullmatch(endpoint)
     if url:
         return f"has a host, which no path has; expected {url[1] or '/'!r}"
+    if endpoint.startswith("\\") and "/" not in endpoint:
+        return f"has no slash; expected {endpoint.replace(chr(92), '/')!r}"
     if endpoint.startswith("/"):
         return _problem_of_path(endpoint)
     if _EXPRESSION.search(endpoint) and "/" in endpoint:
@@ -79,6 +91,10 @@ def _problem_of_path(path: str) -> str | None:
     if any(part.startswith(":") and len(part) > 1 for part in parts):
         meant = re.sub(r"/:([^/]+)", r"/{\1}", path)
         return f"has a part with ':', which is a text here; expected {meant!r}"
+    if _SEVERAL.fullmatch(path):
+        return "is several in one text; expected a list of them"
+    if any(PLACEHOLDER.fullmatch(part) or re.fullmatch(r"\$\w+", part) for part in parts):
+        return "has a part that nothing fills in here; expected '{name}' for any part"
     converter = _CONVERTER.search(path)
     if converter:
         meant = _CONVERTER.sub(lambda m: "**" if m[2] == "path" else f"{{{m[1]}}}", path)

@@ -29,7 +29,10 @@ _MEANT = {
     "from": (
         "begins", "begins_at", "starts", "starts_at", "start_time", "start_date", "valid_from",
     ),
-    "reason": ("comment", "comments", "description", "note", "notes", "remark", "why"),
+    "reason": (
+        "added_at", "added_by", "author", "comment", "comments", "created_at", "created_by",
+        "description", "note", "notes", "remark", "ticket", "why",
+    ),
     "endpoint": ("path", "paths", "route", "routes", "uri", "url", "urls"),
     "network": ("cidr", "cidrs", "subnet", "subnets"),
     "method": ("verb", "http_method"),
@@ -40,6 +43,10 @@ _MEANT_OF_TIMES = {
     "from": ("begin", "since", "start"),
 }
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
+_LASTING = frozenset(("duration", "for", "ttl"))
+_DURATION = re.compile(r"\d+ ?([smhdw]|(sec|second|min|minute|hour|day|week)s?)?")
+# Fields of other parts of a document, or of other programs.
+_NO_FIELDS = frozenset(("action", "disabled", "enabled", "enable", "rule"))
 # Slips of other fields too, which are attributes in their own right.
 _OTHERS = frozenset(("form", "team", "pier", "season", "tie", "timer"))
 
@@ -49,7 +56,7 @@ def find(rules: Rules) -> Iterator[Finding]:
     known: set[str] | None = None
     for where, name, value in attributes_of_lists(rules):
         meant = _meant(name, value)
-        if meant is None:
+        if meant is None and name not in _NO_FIELDS:
             continue
         if known is None:
             known = known_attributes(rules) | set(rules.attributes)
@@ -57,7 +64,8 @@ def find(rules: Rules) -> Iterator[Finding]:
             yield Finding(
                 where,
                 f"{name!r} is no field of a list, so the entry is only for requests with an "
-                f"attribute {name!r}; did you mean {meant!r}?",
+                f"attribute {name!r}; "
+                + (f"did you mean {meant!r}?" if meant else "expected the entry without it"),
             )
 
 
@@ -67,6 +75,8 @@ def _meant(name: str, value: str) -> str | None:
         for field, names in words.items():
             if applies and plain in names:
                 return field
+    if plain in _LASTING and _DURATION.fullmatch(value):
+        return "until"
     if name in _OTHERS and not _TIME.fullmatch(value):
         return None
     return next(

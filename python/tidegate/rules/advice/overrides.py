@@ -32,7 +32,14 @@ def find(rules: Rules) -> Iterator[Finding]:
         key = override.key
         values = key if isinstance(key, dict) else {by[0]: key}
         for name, value in values.items():
-            yield from of_text((*where, name) if isinstance(key, dict) else where, name, value)
+            place: Where = (*where, name) if isinstance(key, dict) else where
+            yield from of_text(place, name, value)
+            if name != "ip" and is_network(value):
+                yield Finding(
+                    place,
+                    f"{name} is compared with {value!r} as a text, not as a network; expected "
+                    f"a value of {name}",
+                )
         if "ip" in values:
             message = _of_address(values["ip"])
             if message is not None:

@@ -36,6 +36,8 @@ def find(rules: Rules) -> Iterator[Finding]:
                     "every tier",
                 )
             continue
+        if not rules.tiers:
+            yield from _odd(where, tier)
         if rules.tiers or tier == rules.default_tier:
             continue
         rarely = [other for other, times in uses.items() if other and times > uses[tier]]
@@ -59,11 +61,25 @@ def named_tiers(rules: Rules) -> set[str]:
 
 def _declared(rules: Rules) -> Iterator[Finding]:
     for i, tier in enumerate(rules.tiers):
+        yield from _odd(("tiers", i), tier)
+        if tier == "*":
+            yield Finding(
+                ("tiers", i), "'*' is a tier of this name here, which nobody has; expected names"
+            )
         for other in rules.tiers[:i]:
             if is_spelling_of(tier, other):
                 yield Finding(
                     ("tiers", i), f"the tier {tier!r} is spelled {other!r} too; expected one"
                 )
+
+
+def _odd(where: Where, tier: str) -> Iterator[Finding]:
+    if tier != tier.strip():
+        yield Finding(
+            where, f"the tier is {tier!r}, white space and all; expected {tier.strip()!r}"
+        )
+    elif "," in tier:
+        yield Finding(where, f"the tier is {tier!r}, as one name; expected a list of tiers")
 
 
 def _places(rules: Rules) -> Iterator[tuple[Where, str, bool]]:
