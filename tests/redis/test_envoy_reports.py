@@ -6,12 +6,14 @@ import contextlib
 import http.client
 import json
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tidegate as tg
+from polling import run_threads
 from redis_server import PATIENT, RedisServer
 from tidegate import _core
 from tidegate.limiter.storage.uri import open_store
@@ -40,18 +42,34 @@ class Edge:
         self.service.use(descriptors.tree)
         self.front = _native.Front()
         self.front.route(self.service)
-        port = self.front.listen("127.0.0.1", 0)
+        self.port = self.front.listen("127.0.0.1", 0)
         self.front.start()
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self.connection = self.connect()
+
+    def connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
     def __call__(self, hits: int, key: str = "k", **more: Any) -> tuple[str, int]:
         """The code and what is left after so many hits of a descriptor's own."""
-        entries = [{"key": "tokens", "value": key}]
-        asked = {"domain": "d", "descriptors": [{"entries": entries, "hitsAddend": hits, **more}]}
+        (told,) = self.ask((key, hits), **more)
+        return told
+
+    def ask(
+        self,
+        *reports: tuple[str, int],
+        connection: http.client.HTTPConnection | None = None,
+        **more: Any,
+    ) -> list[tuple[str, int]]:
+        descriptors = [
+            {"entries": [{"key": "tokens", "value": key}], "hitsAddend": hits, **more}
+            for key, hits in reports
+        ]
+        asked = {"domain": "d", "descriptors": descriptors}
         headers = {"content-type": "application/json"}
-        self.connection.request("POST", "/json", json.dumps(asked), headers)
-        (status,) = json.loads(self.connection.getresponse().read())["statuses"]
-        return status["code"], status["limitRemaining"]
+        connection = connection or self.connection
+        connection.request("POST", "/json", json.dumps(asked), headers)
+        statuses = json.loads(connection.getresponse().read())["statuses"]
+        return [(status["code"], status["limitRemaining"]) for status in statuses]
 
     def close(self) -> None:
         self.connection.close()
@@ -168,3 +186,33 @@ def test_a_file_says_whether_hits_are_reports(fields: str, outcome: tuple[str, i
     with edge_of("memory://", tg.ManualClock(MIDNIGHT), "fixed-window", fields) as edge:
         assert edge(11) == outcome
         assert edge(0) == (("OK", 10) if outcome[1] else ("OVER_LIMIT", 0))
+
+
+def test_reports_to_several_slots_of_a_cluster_are_charged(node: RedisServer) -> None:
+    uri = f"redis+cluster://127.0.0.1:{node.port}?{PATIENT}"
+    with edge_of(uri, None, "fixed-window", "limits: 10/year") as edge:
+        keys = [f"k{number}" for number in range(20)]
+        assert edge.ask(*((key, 15) for key in keys)) == [("OVER_LIMIT", 0)] * 20
+        for key in keys:
+            assert edge(5, key, isNegativeHits=True) == ("OK", 0)
+            assert edge(1, key, isNegativeHits=True) == ("OK", 1)
+        assert edge.service.stats()["degraded"] == 0
+
+
+@pytest.mark.parametrize("kind", ["memory", "shm", "redis"])
+def test_no_report_of_many_at_once_is_lost(server: RedisServer, tmp_path: Path, kind: str) -> None:
+    storage = storage_of(kind, server, tmp_path)
+    clock = tg.ManualClock(MIDNIGHT)
+    with edge_of(storage, clock, "token-bucket", "limits: 1000/hour") as edge:
+
+        def report() -> None:
+            connection = edge.connect()
+            for _ in range(50):
+                edge.ask(("k", 7), ("other", 3), connection=connection)
+            connection.close()
+
+        run_threads([threading.Thread(target=report) for _ in range(8)])
+        assert edge(1800, isNegativeHits=True) == ("OK", 0)
+        assert edge(1, isNegativeHits=True) == ("OK", 1)
+        assert edge(200, "other", isNegativeHits=True) == ("OK", 0)
+        assert edge(1, "other", isNegativeHits=True) == ("OK", 1)
