@@ -240,6 +240,25 @@ def test_a_rule_for_some_tiers_beside_one_for_the_others_is_no_mistake() -> None
     assert RuleSet({"rules": [], "block": [{"user": "mallory"}]}).advice == ()
 
 
+def test_check_hints_at_a_rule_that_adds_where_one_takes_the_place_of_another(
+    tmp_path: Path, capsys: Any
+) -> None:
+    def printed(*rules: Any, strict: bool = False) -> str:
+        path = tmp_path / "rules.json"
+        path.write_text(json.dumps({"rules": [*TWO_RULES, *rules]}))
+        assert check(str(path), strict=strict) == 0
+        return str(capsys.readouterr().out)
+
+    files = {"id": "files", "by": "user", "endpoint": "/files/**", "limit": "2/minute"}
+    partner = {"id": "partner", "by": "user", "network": "198.51.100.0/24", "limit": "9/minute"}
+    hint = "rules[0]: hint: 'user' does not count where a more specific rule does: 'files'"
+    assert hint in printed(files)
+    assert hint + ", 'partner'; `also: true` on that one" in printed(files, partner)
+    assert ": hint: " not in printed(files, strict=True)
+    for other in ({"also": True}, {"counts": "requests"}, {"shadow": True}, {"by": "tenant"}):
+        assert ": hint: " not in printed({**files, **other}), other
+
+
 def test_the_name_of_a_tier_makes_no_limit_a_quota() -> None:
     every = {"id": "every", "by": "user", "limit": "10/minute"}
     for name in ("paid", "quota"):

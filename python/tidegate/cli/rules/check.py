@@ -6,7 +6,7 @@ import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate.rules.advice import advise, advise_of_overrides
+from tidegate.rules.advice import advise, advise_of_overrides, hint
 from tidegate.rules.compile import as_instant, compile_rules, validate
 from tidegate.rules.document import read_file
 from tidegate.rules.problems import RulesError
@@ -25,7 +25,10 @@ _EVERYONES = {"ip", "endpoint", "method"}
 
 
 def check(file: str, *, strict: bool) -> int:
-    """Prints problems and warnings, each with its place, and returns the exit code."""
+    """Prints problems and warnings, each with its place, and returns the exit code.
+
+    Prints hints too, unless it is strict: they change no exit code.
+    """
     try:
         document = read_file(Path(file))
         rules = validate(document)
@@ -45,6 +48,8 @@ def check(file: str, *, strict: bool) -> int:
     ]
     for warning in warnings:
         print(warning)
+    for problem in () if strict else hint(document, rules):
+        print(problem._replace(message=f"hint: {problem.message}"))
     parts = [
         f"{len(items)} {one if len(items) == 1 else many}"
         for one, many, items in (

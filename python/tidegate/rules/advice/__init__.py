@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tidegate.rules.model import Rules
     from tidegate.rules.problems import Problem
 
-__all__ = ["advise", "advise_of_overrides", "endpoint_names", "named_tiers", "say"]
+__all__ = ["advise", "advise_of_overrides", "endpoint_names", "hint", "named_tiers", "say"]
 
 log = logging.getLogger("tidegate")
 
@@ -57,6 +57,12 @@ def advise(document: Document, rules: Rules) -> Iterator[Problem]:
 def advise_of_overrides(document: Document, rules: Rules) -> Iterator[Problem]:
     """Finds likely mistakes in the overrides of such rules."""
     for where, message in overrides.find(rules):
+        yield document.problem(where, message)
+
+
+def hint(document: Document, rules: Rules) -> Iterator[Problem]:
+    """Finds what may be meant or not, which nothing but `tidegate rules check` prints."""
+    for where, message in hidden.hints(rules):
         yield document.problem(where, message)
 
 

@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
     from tidegate.rules.model import Rule, Rules
 
-__all__ = ["find"]
+__all__ = ["find", "hints"]
 
+# A dimension with more rules was made by a program.
+_MOST_COMPARED = 200
 _HINT = "`also: true` on {0!r} makes both apply"
 
 
@@ -46,6 +48,26 @@ def find(rules: Rules) -> Iterator[Finding]:
                 ("default",),
                 f"the default never applies, since {whole.id!r} is for all requests; "
                 f"{_HINT.format(whole.id)}",
+            )
+
+
+def hints(rules: Rules) -> Iterator[Finding]:
+    """Rules that more specific ones take the place of, which is often meant, and often not."""
+    groups: dict[Any, list[Rule]] = {}
+    for _, rule in rules_in_force(rules):
+        groups.setdefault(_dimension(rule), []).append(rule)
+    for where, rule in rules_in_force(rules):
+        alike = groups[_dimension(rule)]
+        if rule.shadow or len(alike) > _MOST_COMPARED:
+            continue
+        narrower = [each for each in alike if _covers(rule, each) and not _covers(each, rule)]
+        if narrower:
+            named = ", ".join(repr(each.id) for each in narrower[:3])
+            more = f" and {len(narrower) - 3} more" if len(narrower) > 3 else ""
+            yield Finding(
+                where,
+                f"{rule.id!r} does not count where a more specific rule does: {named}{more}; "
+                "`also: true` on that one makes both apply",
             )
 
 
