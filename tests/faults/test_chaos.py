@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import hashlib
+import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +16,10 @@ import pytest
 from chaos import page
 from chaos.fault import NONE, SOME, Fault, all_faults
 from chaos.judge import Times, Verdict, Window, judge
+from chaos.load import Waits
 from chaos.processes import Control
 from chaos.stage import Pace, Pool, run_fault
+from polling import eventually
 
 FAULTS = all_faults()
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
@@ -70,6 +76,27 @@ def test_a_fault_breaks_no_law(name: str, pool: Pool, control: Control) -> None:
         pool.discard()
     assert verdict.broken == []
     assert verdict.calls > 0
+
+
+def test_a_wait_of_another_thread_for_a_processor_is_the_machines() -> None:
+    ends = threading.Event()
+    core = min(os.sched_getaffinity(0))
+
+    def compute() -> None:
+        os.sched_setaffinity(threading.get_native_id(), {core})
+        while not ends.is_set():
+            hashlib.sha256(bytes(1 << 16))  # without the GIL
+
+    threads = [threading.Thread(target=compute) for _ in range(2)]
+    with contextlib.closing(Waits()) as waits:
+        for thread in threads:
+            thread.start()
+        try:
+            eventually(lambda: waits.grown() > 0)
+        finally:
+            ends.set()
+            for thread in threads:
+                thread.join()
 
 
 # ---------------------------------------------------------------------- the judge

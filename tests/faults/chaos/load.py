@@ -191,6 +191,40 @@ class Caller:
                 await asyncio.sleep(self.worker.settings.pause)
 
 
+class Waits:
+    """How long the threads of Python in this process have waited for a processor.
+
+    A loop waits too for a thread that lost its processor while it held the GIL.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[int, int] = {}
+        self._waited: dict[int, int] = {}
+
+    def grown(self) -> float:
+        """The seconds since the last call, of the thread that has waited longest since."""
+        most = 0
+        numbers = {thread.native_id for thread in threading.enumerate() if thread.native_id}
+        for ended in self._files.keys() - numbers:
+            os.close(self._files.pop(ended))
+            self._waited.pop(ended, None)
+        for number in numbers:
+            try:
+                if number not in self._files:
+                    path = f"/proc/self/task/{number}/schedstat"
+                    self._files[number] = os.open(path, os.O_RDONLY)
+                waited = int(os.pread(self._files[number], 100, 0).split()[1])
+            except OSError:  # it has just ended
+                continue
+            most = max(most, waited - self._waited.get(number, waited))
+            self._waited[number] = waited
+        return most / 1e9
+
+    def close(self) -> None:
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+
 class Ticker:
     """How late a loop wakes a task that sleeps for a millisecond."""
 
@@ -199,20 +233,17 @@ class Ticker:
         self.late = array.array("d")
 
     async def run(self, worker: Worker) -> None:
-        # The thread's wait for a processor is not the loop's fault.
-        with open(f"/proc/self/task/{threading.get_native_id()}/schedstat", "rb", 0) as waits:
-
-            def waited() -> float:
-                return int(os.pread(waits.fileno(), 100, 0).split()[1]) / 1e9
-
-            before, waited_before = time.monotonic(), waited()
+        # A wait for a processor is not the loop's fault.
+        with contextlib.closing(Waits()) as waits:
+            waits.grown()
+            before = time.monotonic()
             while not worker.stopping:
                 await asyncio.sleep(TICK)
-                now, waited_now = time.monotonic(), waited()
-                late = now - before - TICK - (waited_now - waited_before)
+                now = time.monotonic()
+                late = now - before - TICK - waits.grown()
                 self.at.append(now)
                 self.late.append(max(0.0, late))
-                before, waited_before = now, waited_now
+                before = now
 
 
 class Worker:

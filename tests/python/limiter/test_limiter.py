@@ -499,6 +499,10 @@ def test_importing_in_a_sub_interpreter_raises_import_error() -> None:
     code = """
 import sys, tidegate
 code = '''
+import sys
+for finder in sys.meta_path:
+    if hasattr(finder, 'rebuilt'):
+        finder.rebuilt = True  # an editable install would start a compiler: from here it cannot
 try:
     import tidegate
 except ImportError as exc:
