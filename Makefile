@@ -124,7 +124,7 @@ TEST_JOBS ?= $$((2 * $(JOBS)))
 test-python: deps-test $(VENV)/.test $(VENV)/.tested  ## the Python tests
 	failed=0; \
 	$(python) -m pytest -m alone || failed=1; \
-	$(python) -m pytest -m 'not alone' --numprocesses=$(TEST_JOBS) --dist=loadfile || failed=1; \
+	$(python) -m pytest -m 'not alone' --numprocesses=$(TEST_JOBS) --dist=loadfile --no-loadscope-reorder || failed=1; \
 	exit $$failed
 
 touched: $(VENV)/.test  ## the tests nearest to what differs from SINCE; no Python test begins after SECONDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,31 @@ gc.disable()
 def pytest_collection_finish() -> None:
     gc.enable()
     gc.freeze()
+
+
+# Files that take long for their number of tests, the longest first.
+LONG = [
+    "python/limiter/test_types.py",
+    "python/tuning/test_notebooks.py",
+    "python/service/test_serve.py",
+    "python/service/test_dashboard_browser.py",
+    "faults/test_chaos.py",
+    "faults/test_shm_processes.py",
+    "python/benchmarks/test_surge.py",
+    "redis/test_shared_board.py",
+    "codebase/test_touched.py",
+]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Has the workers of `pytest -n` begin with what takes longest, and with files of many tests.
+
+    Otherwise one of them works for long at the end, beside cores that are idle.
+    """
+    if hasattr(config, "workerinput"):
+        sizes = Counter(item.path for item in items)
+        ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(LONG)}
+        items.sort(key=lambda item: (ranks.get(item.path, len(LONG)), -sizes[item.path]))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -211,6 +211,12 @@ def test_ci_runs_what_contributors_run() -> None:
     assert commands[-1] == "exec make test"
 
 
+def test_the_files_that_workers_begin_with_exist() -> None:
+    names = re.findall(r'^    "(.+/test_\w+\.py)",$', _read("tests/conftest.py"), re.MULTILINE)
+    assert len(names) > 5
+    assert [name for name in names if not (ROOT / "tests" / name).exists()] == []
+
+
 def test_presets_cover_what_the_makefile_builds() -> None:
     presets = json.loads(_read("CMakePresets.json"))
     named = {preset["name"] for preset in presets["configurePresets"]}
