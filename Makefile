@@ -88,7 +88,7 @@ $(VENV)/.package: $(package_files) $(VENV)/.build | deps-build
 tree := --config-settings=build-dir=build/test
 for_tests := --config-settings=cmake.define.TIDEGATE_IPO=OFF \
   --config-settings=cmake.define.TIDEGATE_WERROR=ON \
-  --config-settings=cmake.define.TIDEGATE_OUTER_OPTIONS=-O1 \
+  --config-settings=cmake.define.TIDEGATE_OUTER_OPTIONS=-Og \
   --config-settings=cmake.define.TIDEGATE_BUILD_TESTS=ON \
   --config-settings=cmake.define.TIDEGATE_BUILD_BENCHMARKS=ON
 $(VENV)/.tested: $(package_files) $(VENV)/.build | deps-test

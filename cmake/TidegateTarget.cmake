@@ -50,6 +50,11 @@ function(tidegate_target target)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE -Wno-restrict)  # wrong on strings: GCC bug 105651
   endif()
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # A tenth of gcc's time goes into collecting garbage of its own, again and again above 128 MB. From
+    # 512 MB on, most sources never do, and a compiler takes 0.7 GB instead of 0.6.
+    target_compile_options(${target} PRIVATE --param=ggc-min-heapsize=524288)
+  endif()
   if(TIDEGATE_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()

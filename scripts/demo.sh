@@ -34,7 +34,8 @@ compile() {
     --no-build-isolation --no-deps --config-settings=build-dir=build/demo \
     --config-settings=cmake.define.TIDEGATE_COMPONENTS=limiter \
     --config-settings=cmake.define.TIDEGATE_IPO=OFF \
-    --config-settings=cmake.define.CMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG' . 2>&1 | tee "$log" |
+    --config-settings=cmake.define.CMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG' \
+    --config-settings=cmake.define.TIDEGATE_OUTER_OPTIONS=-Og . 2>&1 | tee "$log" |
     sed -nu 's/^ *\[\([0-9]*\)\/\([0-9]*\)\] .*/\1 \2/p' | while read -r done all; do
       if [ -t 1 ]; then
         printf '\r3/4 Compiling the limiter: %d of %d ' "$done" "$all"
