@@ -20,7 +20,8 @@ from tidegate.server.envoy_descriptors import Descriptors  # noqa: E402
 LIMITS = """
 domain: d
 descriptors:
-  - {key: user, rate_limit: {unit: day, requests_per_unit: 3, name: per-user}}
+  - key: user
+    rate_limit: {unit: day, requests_per_unit: 3, name: per-user, reports: false}
   - {key: ip, rate_limit: {unit: day, requests_per_unit: 100}}
   - {key: free, rate_limit: {unlimited: true}}
   - {key: quota, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 0}}
