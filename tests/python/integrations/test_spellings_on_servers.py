@@ -113,9 +113,9 @@ def asked(address: Any, host: str, target: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(("server", "framework"), EACH, ids=lambda name: name)
 def test_a_route_that_ran_was_counted(server: str, framework: str, addresses: Any) -> None:
     if server not in addresses:
-        pytest.skip("httptools is not installed: it has no release for this Python")
+        pytest.skip("httptools is not installed: no list of this Python has it")
     if importlib.util.find_spec(PACKAGES[framework]) is None:
-        pytest.skip(f"{framework} is not installed: it has no release for this Python")
+        pytest.skip(f"{framework} is not installed: no list of this Python has it")
     address, process = addresses[server]
 
     def accepts() -> bool:
