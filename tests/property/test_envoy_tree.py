@@ -167,6 +167,7 @@ def add(tree: Any, parent: int, nodes: list[Node]) -> None:
             quota=node.quota,
             name=node.name,
             replaces=[node.replaces] if node.replaces else [],
+            reports=False,
         )
         add(tree, number, node.children)
 
