@@ -297,7 +297,7 @@ class Oracle:
 
     def refund(self, key: Hashable, now: int, cost: int = 1) -> None:
         for state in self._states(key):
-            state.give_back(now, min(cost, state.limit.capacity + (state.limit.max_debt or 0)))
+            state.give_back(now, cost)
 
     def reset(self, key: Hashable) -> None:
         self.keys.pop(key, None)

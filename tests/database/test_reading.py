@@ -285,21 +285,6 @@ def test_times_beyond_pythons_range_are_read_from_postgresql(
             "rate_limit_rules row 2: methods: is '[\"GET\"', which is not JSON",
         ),
         (
-            "rate_limit_overrides",
-            {"rule_id": "good", "key": "{", "limits": "1/s"},
-            "rate_limit_overrides row 1: key: is '{', which is not JSON",
-        ),
-        (
-            "rate_limit_overrides",
-            {"rule_id": "good", "key": '"1"', "limits": "1/s", "expires_at": "soon"},
-            "rate_limit_overrides row 1: expires_at: is 'soon'; expected a time in UTC",
-        ),
-        (
-            "user_tiers",
-            {"user_id": "42", "tier": "free", "custom_limits": "{'api'}"},
-            "user_tiers row '42': custom_limits: is \"{'api'}\", which is not JSON",
-        ),
-        (
             "rate_limit_settings",
             {"name": "default_tier", "value": "free"},
             "rate_limit_settings row 'default_tier': value: is 'free', which is not JSON",
@@ -319,6 +304,40 @@ def test_an_unreadable_row_of_sqlite_is_refused_and_named(
         assert (source.refused, source.failures) == (1, 0)
         assert said in str(source.last_error)
         assert source.current is good
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "said"),
+    [
+        (
+            "rate_limit_overrides",
+            {"rule_id": "good", "key": "{", "limits": "1/s"},
+            "rate_limit_overrides row 1: key: is '{', which is not JSON",
+        ),
+        (
+            "rate_limit_overrides",
+            {"rule_id": "good", "key": '"1"', "limits": "1/s", "expires_at": "soon"},
+            "rate_limit_overrides row 1: expires_at: is 'soon'; expected a time in UTC",
+        ),
+        (
+            "user_tiers",
+            {"user_id": "42", "tier": "free", "custom_limits": "{'api'}"},
+            "user_tiers row '42': custom_limits: is \"{'api'}\", which is not JSON",
+        ),
+    ],
+)
+def test_an_unreadable_row_of_one_user_is_skipped_and_named(
+    sqlite: RuleDatabase, table: str, columns: dict[str, object], said: str
+) -> None:
+    sqlite.add_rule("good", "1/second")
+    with SqlRules(sqlite.url) as source:
+        sqlite.add(table, **columns)
+        sqlite.add_rule("later", "2/second", endpoint_pattern="/later")
+        source.refresh()
+        assert (source.refused, source.failures) == (0, 0)
+        assert [rule.id for rule in source.current.rules] == ["good", "later"]
+        (problem,) = source.current.skipped
+        assert said in str(problem)
 
 
 def test_a_database_without_tables_says_how_to_make_them(tmp_path: Path) -> None:

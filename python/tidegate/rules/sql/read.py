@@ -126,6 +126,9 @@ class _Builder:
     def refuse(self, place: str, column: str, message: str) -> None:
         self.problems.append(Problem(f"{self.source}: {place}", None, column, message))
 
+    def skip(self, place: str, column: str, message: str) -> None:
+        self.skipped.append(Problem(f"{self.source}: {place}", None, column, message))
+
     def add(self, section: str, place: str, fields: dict[str, Any]) -> Where:
         items = self.data.setdefault(section, [])
         items.append({name: value for name, value in fields.items() if value is not None})
@@ -232,9 +235,7 @@ class _Builder:
                     f"is {row.custom_limits!r:.80}; expected an object of rules and limits, such "
                     'as {"api": "500/minute"}'
                 )
-                self.skipped.append(
-                    Problem(f"{self.source}: {place}", None, "custom_limits", problem)
-                )
+                self.skip(place, "custom_limits", problem)
                 continue
             for rule, limits in row.custom_limits.items():
                 more = limits if isinstance(limits, dict) else {"limits": limits}
@@ -351,7 +352,8 @@ def read_document(connection: Connection, source: str, of: Any = EVERYBODY) -> D
                 continue
             is_key = table.c.user_id == of if table is schema.user_tiers else _is_key(of)
             condition = is_key if condition is None else condition & is_key
-        found = rows_of(connection, table, condition, MOST_ROWS + 1, builder.refuse)
+        unreadable = builder.skip if table in _OF_OVERRIDES else builder.refuse
+        found = rows_of(connection, table, condition, MOST_ROWS + 1, unreadable)
         if len(found) > MOST_ROWS:
             message = f"has more than {MOST_ROWS} rows; expected fewer"
             raise RulesError([Problem(f"{source}: {table.name}", None, "", message)])
