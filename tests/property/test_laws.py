@@ -11,7 +11,7 @@ from typing import Optional
 import oracle
 import pytest
 import tidegate
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from oracle import ALGORITHMS, BUCKETS, TOLERANCE_NS, Algorithm, Oracle, excess
 
@@ -302,6 +302,18 @@ moves = st.sampled_from(
     start=starts,
     play=calls(*ANYTHING),
     steps=st.lists(moves | st.just(0), min_size=1, max_size=7),
+)
+# A bucket that lies further ahead than its depth, of which more is given back than that.
+@example(
+    plan=[oracle.Limit(1, 1)],
+    start=SECOND,
+    play=[
+        Call("hit", 0, 0, Fraction(), 0),
+        Call("hit", 0, 0, Fraction(), 0),
+        Call("refund", 0, 0, Fraction(9, 8), 0),
+        Call("hit", 0, 0, Fraction(), 0),
+    ],
+    steps=[-1],
 )
 @thorough
 def test_memory_answers_as_the_oracle_when_the_clock_steps(
