@@ -16,6 +16,7 @@
 -- State in the reply, 8: s, ns, fraction as in the value, the count that wrote it (without an id
 --   the code of what is owed); then the slots: end, length, current, previous; all 0 if fresh. With
 --   slots it is the state with their cap, and after the reports of a lease.
+need_codes()
 local bucket = {args = 15, more = 3, of_lease = 8}
 
 local FRACTION, COUNT, OWES = 1, 2, 4

@@ -11,17 +11,19 @@ local confirmed = ARGV[4] == '1'
 margin_ms = tonumber(ARGV[5])
 local letters = ARGV[6]
 
--- Whether nothing of a key is used, by the state that its algorithm has read.
-local function unused(state)
-  local used = state.before
-  if used then return used[1] == 0 and used[2] == 0 and used[3] == 0 end
-  return (state.used or state.alive or state.current + state.previous) == 0
-end
+local refuses
+if not plain then
+  -- Whether nothing of a key is used, by the state that its algorithm has read.
+  local function unused(state)
+    local used = state.before
+    if used then return used[1] == 0 and used[2] == 0 and used[3] == 0 end
+    return (state.used or state.alive or state.current + state.previous) == 0
+  end
 
--- Judges limit `i` by its letter. Returns whether it refuses the call.
-local function refuses(i, state)
-  local letter = string.sub(letters, i, i)
-  if letter == 'o' or letter == 'p' then state.allowed, state.oversize = unused(state), true end
-  return not state.allowed and letter ~= 's' and letter ~= 'p'
+  -- Judges limit `i` by its letter. Returns whether it refuses the call.
+  function refuses(i, state)
+    local letter = string.sub(letters, i, i)
+    if letter == 'o' or letter == 'p' then state.allowed, state.oversize = unused(state), true end
+    return not state.allowed and letter ~= 's' and letter ~= 'p'
+  end
 end
-

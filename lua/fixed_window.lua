@@ -61,6 +61,7 @@ end
 
 -- Reads a state that owes, whose last window begins at (ls, ln), after now.
 local function read_owing(a, now_s, now_n, state, ls, ln)
+  need_periods()
   local months, count = tonumber(ARGV[a + 2]), math.max(1, tonumber(ARGV[a + 3]))
   local ss, sn, es, en = window_at(a, now_s, now_n)
   local full
@@ -130,15 +131,6 @@ function fixed.read(key, a, now_s, now_n)
   return state
 end
 
-function fixed.take(key, a, now_s, now_n, state)
-  local count = tonumber(ARGV[a + 3])
-  local room = math.max(0, count + tonumber(ARGV[a + 5]) - state.used)
-  local units = math.min(tonumber(ARGV[a + 4]), room)
-  state.owes = state.owes or (units > 0 and state.used + units > count)
-  ARGV[a + 4] = units
-  return units
-end
-
 function fixed.write(key, a, now_s, now_n, state, charge)
   local used = state.used
   if charge then used = used + tonumber(ARGV[a + 4]) end
@@ -160,32 +152,43 @@ function fixed.write(key, a, now_s, now_n, state, charge)
   redis.call('SET', key, value, 'PX', life(sub(es, en, now_s, now_n)))
 end
 
--- Applies what a node reports with its question.
-function fixed.hear(key, a, now_s, now_n, state)
-  local given = given_to(a + 5, state.es, state.en)
-  if given == 0 or state.owes or state.behind then return end
-  state.used = state.used - math.min(state.used, given)
-  state[3], state.changed = state.used, true
-  state.allowed = tonumber(ARGV[a + 4]) <= tonumber(ARGV[a + 3]) - state.used
-end
-
--- Grants at most half of the room, unless the call was refused. Returns how many units.
-function fixed.lease(key, a, now_s, now_n, state, charged, passed)
-  local units = 0
-  if charged then state.used = state.used + tonumber(ARGV[a + 4]) end
-  if passed and not state.behind then
-    local room = math.max(0, tonumber(ARGV[a + 3]) - state.used)
-    units = math.min(tonumber(ARGV[a + 5]), math.floor(room / 2))
-    state.used = state.used + units
+if not plain then
+  function fixed.take(key, a, now_s, now_n, state)
+    local count = tonumber(ARGV[a + 3])
+    local room = math.max(0, count + tonumber(ARGV[a + 5]) - state.used)
+    local units = math.min(tonumber(ARGV[a + 4]), room)
+    state.owes = state.owes or (units > 0 and state.used + units > count)
+    ARGV[a + 4] = units
+    return units
   end
-  if charged or units > 0 or state.changed or state.behind then
+
+  -- Applies what a node reports with its question.
+  function fixed.hear(key, a, now_s, now_n, state)
+    local given = given_to(a + 5, state.es, state.en)
+    if given == 0 or state.owes or state.behind then return end
+    state.used = state.used - math.min(state.used, given)
+    state[3], state.changed = state.used, true
+    state.allowed = tonumber(ARGV[a + 4]) <= tonumber(ARGV[a + 3]) - state.used
+  end
+
+  -- Grants at most half of the room, unless the call was refused. Returns how many units.
+  function fixed.lease(key, a, now_s, now_n, state, charged, passed)
+    local units = 0
+    if charged then state.used = state.used + tonumber(ARGV[a + 4]) end
+    if passed and not state.behind then
+      local room = math.max(0, tonumber(ARGV[a + 3]) - state.used)
+      units = math.min(tonumber(ARGV[a + 5]), math.floor(room / 2))
+      state.used = state.used + units
+    end
+    if charged or units > 0 or state.changed or state.behind then
+      fixed.write(key, a, now_s, now_n, state, false)
+    end
+    return units
+  end
+
+  function fixed.refund(key, a, now_s, now_n, state)
+    if not after(state[1], state[2], now_s, now_n) then return end
+    state.used = state.used - math.min(state.used, tonumber(ARGV[a + 4]))
     fixed.write(key, a, now_s, now_n, state, false)
   end
-  return units
-end
-
-function fixed.refund(key, a, now_s, now_n, state)
-  if not after(state[1], state[2], now_s, now_n) then return end
-  state.used = state.used - math.min(state.used, tonumber(ARGV[a + 4]))
-  fixed.write(key, a, now_s, now_n, state, false)
 end

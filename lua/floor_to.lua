@@ -4,14 +4,17 @@
 -- microseconds, which is not used; and for two windows the end, microseconds, the units spent, which
 -- is not used, and the units given back.
 -- Returns the units given back to the window that ends at (es, en).
-local function given_to(a, es, en)
-  local given = 0
-  for report = a + 2, a + 5, 3 do
-    if tonumber(ARGV[report]) == es * 1000000 + math.floor(en / 1000) then
-      given = given + tonumber(ARGV[report + 2])
+local given_to
+if not plain then
+  function given_to(a, es, en)
+    local given = 0
+    for report = a + 2, a + 5, 3 do
+      if tonumber(ARGV[report]) == es * 1000000 + math.floor(en / 1000) then
+        given = given + tonumber(ARGV[report + 2])
+      end
     end
+    return given
   end
-  return given
 end
 
 -- The start of the window of width (ps, pn) that holds (s, n), aligned to the

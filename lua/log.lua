@@ -69,22 +69,7 @@ local function moved_by(entries, move, ts, tn)
   return table.concat(parts)
 end
 
--- The same by k periods, which makes them earlier if k is negative.
-local function moved(entries, k, ps, pn)
-  if k == 0 or #entries == 0 then return entries end
-  return moved_by(entries, k > 0 and add or sub, times(math.abs(k), ps, pn))
-end
-
--- InstantRing::Shift() for the bytes of all entries that count.
-local function shifted(entries, periods, part, ps, pn)
-  local split = 9 * part
-  if part < 0 then split = #entries + split end
-  local front, back = string.sub(entries, 1, split), string.sub(entries, split + 1)
-  if part < 0 then
-    return moved(back, periods - 1, ps, pn) .. moved(front, periods, ps, pn)
-  end
-  return moved(back, periods, ps, pn) .. moved(front, periods + 1, ps, pn)
-end
+local shifted
 
 -- Puts the instant at which the entry number `freeing` ends into the state.
 local function note_freeing(key, state, freeing)
@@ -126,6 +111,7 @@ function log.read(key, a, now_s, now_n)
       state.code = math.floor(head / CODE)
       format, head = FORMAT, head % CODE
       if state.code < 1 or state.code > 511 then format = 0 end
+      need_periods()
     end
     if format ~= FORMAT or size % 1 ~= 0 or size > MOST_ENTRIES or head >= size then
       refuse(front, 'a log', 2)
@@ -165,29 +151,6 @@ function log.read(key, a, now_s, now_n)
   end
   state.allowed = state[3] + cost <= count
   return state
-end
-
-function log.take(key, a, now_s, now_n, state)
-  local room = math.max(0, tonumber(ARGV[a + 2]) - state.alive)
-  local most = math.max(0, room + tonumber(ARGV[a + 6]) - state.owed)
-  local units = math.min(tonumber(ARGV[a + 3]), most)
-  local in_room = math.min(units, room)
-  ARGV[a + 3], state.more = in_room, units - in_room
-  local n = state.alive + in_room
-  if n == 0 then return 0 end
-  -- The last and the first entry after the charge.
-  local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
-  local function later(i, periods)
-    local es, en = state.es, state.en
-    if i < state.alive then es, en = entry_of(key, state, state.first + i) end
-    return add(es, en, times(periods, ps, pn))
-  end
-  local part = state.more % n
-  local periods = (state.more - part) / n
-  state[5], state[6] = later(part, periods)
-  if part > 0 then part, periods = part - 1, periods + 1 else part = n - 1 end
-  state[1], state[2] = later(part, periods)
-  return units
 end
 
 -- All entries that count; those that are later than the clock allows as late as that.
@@ -244,67 +207,109 @@ function log.write(key, a, now_s, now_n, state, charge)
   redis.call('PEXPIRE', key, life(sub(state.es, state.en, now_s, now_n)))
 end
 
--- Removes the units that were admitted at the given instant; without one, the newest units.
-function log.refund(key, a, now_s, now_n, state)
-  if (ARGV[a + 4] ~= '0' or ARGV[a + 5] ~= '0') and state.owed == 0 then
-    log.release(key, a, now_s, now_n, state)
-    return
+if not plain then
+  -- The same by k periods, which makes them earlier if k is negative.
+  local function moved(entries, k, ps, pn)
+    if k == 0 or #entries == 0 then return entries end
+    return moved_by(entries, k > 0 and add or sub, times(math.abs(k), ps, pn))
   end
-  if state.owed > 0 then
-    local entries, back = counting(key, state), math.min(tonumber(ARGV[a + 3]), state.owed)
-    local part = back % state.alive
-    entries = shifted(entries, -(back - part) / state.alive, -part,
-                      tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
-    local rest = math.min(tonumber(ARGV[a + 3]) - back, state.alive)
-    store(key, string.sub(entries, 1, #entries - 9 * rest), now_s, now_n, state.code)
-    return
-  end
-  local n = math.min(tonumber(ARGV[a + 3]), state.alive)
-  if n == 0 then return end
-  local kept = ''
-  if state.head < state.size - n then
-    kept = redis.call('GETRANGE', key, HEAD + 9 * state.head, HEAD + 9 * (state.size - n) - 1)
-  end
-  store(key, kept, now_s, now_n)
-end
 
--- The log without the units admitted at the given instant, and how many those are; nil if their
--- lease has ended.
-local function without(key, a, now_s, now_n, state)
-  local es, en = add(tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]),
-                     tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
-  if state.size == 0 or not after(es, en, now_s, now_n) then return nil end
-  local es1, en1 = sub(es, en, 0, 1)
-  local at = math.min(first_after(key, state.head, state.size, es1, en1), state.size - 1)
-  local n = math.min(tonumber(ARGV[a + 3]), state.size - state.head)
-  -- If fewer than n entries follow, the newest ones are removed.
-  local from = math.max(state.head, math.min(at, state.size - n))
-  local front, back = '', ''
-  if from > state.head then
-    front = redis.call('GETRANGE', key, HEAD + 9 * state.head, HEAD + 9 * from - 1)
+  -- InstantRing::Shift() for the bytes of all entries that count.
+  function shifted(entries, periods, part, ps, pn)
+    local split = 9 * part
+    if part < 0 then split = #entries + split end
+    local front, back = string.sub(entries, 1, split), string.sub(entries, split + 1)
+    if part < 0 then
+      return moved(back, periods - 1, ps, pn) .. moved(front, periods, ps, pn)
+    end
+    return moved(back, periods, ps, pn) .. moved(front, periods + 1, ps, pn)
   end
-  if from + n < state.size then
-    back = redis.call('GETRANGE', key, HEAD + 9 * (from + n), -1)
-  end
-  return front .. back, n
-end
 
--- Ends the leases of units admitted at the given instant, unless they have ended. While units are
--- owed, forgets the newest ones instead.
-function log.release(key, a, now_s, now_n, state)
-  if state.owed > 0 then return log.refund(key, a, now_s, now_n, state) end
-  local kept = without(key, a, now_s, now_n, state)
-  if kept then store(key, kept, now_s, now_n) end
-end
-
--- Has the leases of units admitted at the given instant end a period from now. If they have ended,
--- the units are taken again if there is room. Entries that a clock left far ahead stay.
-function log.extend(key, a, now_s, now_n, state)
-  if state.behind then return end
-  local kept, n = without(key, a, now_s, now_n, state)
-  if not kept then
-    if state.allowed then log.write(key, a, now_s, now_n, state, true) end
-    return
+  function log.take(key, a, now_s, now_n, state)
+    local room = math.max(0, tonumber(ARGV[a + 2]) - state.alive)
+    local most = math.max(0, room + tonumber(ARGV[a + 6]) - state.owed)
+    local units = math.min(tonumber(ARGV[a + 3]), most)
+    local in_room = math.min(units, room)
+    ARGV[a + 3], state.more = in_room, units - in_room
+    local n = state.alive + in_room
+    if n == 0 then return 0 end
+    -- The last and the first entry after the charge.
+    local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
+    local function later(i, periods)
+      local es, en = state.es, state.en
+      if i < state.alive then es, en = entry_of(key, state, state.first + i) end
+      return add(es, en, times(periods, ps, pn))
+    end
+    local part = state.more % n
+    local periods = (state.more - part) / n
+    state[5], state[6] = later(part, periods)
+    if part > 0 then part, periods = part - 1, periods + 1 else part = n - 1 end
+    state[1], state[2] = later(part, periods)
+    return units
   end
-  store(key, kept .. string.rep(struct.pack('>I5I4', state.es, state.en), n), now_s, now_n)
+
+  -- Removes the units that were admitted at the given instant; without one, the newest units.
+  function log.refund(key, a, now_s, now_n, state)
+    if (ARGV[a + 4] ~= '0' or ARGV[a + 5] ~= '0') and state.owed == 0 then
+      log.release(key, a, now_s, now_n, state)
+      return
+    end
+    if state.owed > 0 then
+      local entries, back = counting(key, state), math.min(tonumber(ARGV[a + 3]), state.owed)
+      local part = back % state.alive
+      entries = shifted(entries, -(back - part) / state.alive, -part,
+                        tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
+      local rest = math.min(tonumber(ARGV[a + 3]) - back, state.alive)
+      store(key, string.sub(entries, 1, #entries - 9 * rest), now_s, now_n, state.code)
+      return
+    end
+    local n = math.min(tonumber(ARGV[a + 3]), state.alive)
+    if n == 0 then return end
+    local kept = ''
+    if state.head < state.size - n then
+      kept = redis.call('GETRANGE', key, HEAD + 9 * state.head, HEAD + 9 * (state.size - n) - 1)
+    end
+    store(key, kept, now_s, now_n)
+  end
+
+  -- The log without the units admitted at the given instant, and how many those are; nil if their
+  -- lease has ended.
+  local function without(key, a, now_s, now_n, state)
+    local es, en = add(tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]),
+                       tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
+    if state.size == 0 or not after(es, en, now_s, now_n) then return nil end
+    local es1, en1 = sub(es, en, 0, 1)
+    local at = math.min(first_after(key, state.head, state.size, es1, en1), state.size - 1)
+    local n = math.min(tonumber(ARGV[a + 3]), state.size - state.head)
+    -- If fewer than n entries follow, the newest ones are removed.
+    local from = math.max(state.head, math.min(at, state.size - n))
+    local front, back = '', ''
+    if from > state.head then
+      front = redis.call('GETRANGE', key, HEAD + 9 * state.head, HEAD + 9 * from - 1)
+    end
+    if from + n < state.size then
+      back = redis.call('GETRANGE', key, HEAD + 9 * (from + n), -1)
+    end
+    return front .. back, n
+  end
+
+  -- Ends the leases of units admitted at the given instant, unless they have ended. While units are
+  -- owed, forgets the newest ones instead.
+  function log.release(key, a, now_s, now_n, state)
+    if state.owed > 0 then return log.refund(key, a, now_s, now_n, state) end
+    local kept = without(key, a, now_s, now_n, state)
+    if kept then store(key, kept, now_s, now_n) end
+  end
+
+  -- Has the leases of units admitted at the given instant end a period from now. If they have
+  -- ended, the units are taken again if there is room. Entries that a clock left far ahead stay.
+  function log.extend(key, a, now_s, now_n, state)
+    if state.behind then return end
+    local kept, n = without(key, a, now_s, now_n, state)
+    if not kept then
+      if state.allowed then log.write(key, a, now_s, now_n, state, true) end
+      return
+    end
+    store(key, kept .. string.rep(struct.pack('>I5I4', state.es, state.en), n), now_s, now_n)
+  end
 end

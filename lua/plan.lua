@@ -31,20 +31,25 @@ local size = 3
 for i = 1, #KEYS do
   local algorithm = algorithms[ARGV[a]]
   local state = algorithm.read(KEYS[i], a + 1, now_s, now_n)
-  if op == 'lease' and algorithm.hear then algorithm.hear(KEYS[i], a + 1, now_s, now_n, state) end
   plan[i] = {algorithm, a + 1, state}
-  if op == 'charge' then
-    plan[i][4] = algorithm.take(KEYS[i], a + 1, now_s, now_n, state)
+  local refused = not state.allowed
+  if not plain then
+    if op == 'lease' and algorithm.hear then algorithm.hear(KEYS[i], a + 1, now_s, now_n, state) end
+    if op == 'charge' then
+      plan[i][4] = algorithm.take(KEYS[i], a + 1, now_s, now_n, state)
+    end
+    refused = refuses(i, state) and op ~= 'charge'
   end
-  local refused = refuses(i, state) and op ~= 'charge'
   if refused or (state.behind and not confirmed) then reply[1] = 0 end
   for j = 1, #state do
     size = size + 1
     reply[size] = state[j]
   end
   a = a + 1 + algorithm.args
-  if op == 'charge' or state.oversize then a = a + algorithm.more end
-  if op == 'lease' then a = a + (algorithm.of_lease or 0) end
+  if not plain then
+    if op == 'charge' or state.oversize then a = a + algorithm.more end
+    if op == 'lease' then a = a + (algorithm.of_lease or 0) end
+  end
 end
 
 if op == 'hit' or op == 'lease' then

@@ -42,6 +42,7 @@ end
 
 -- Reads a state that owes, whose last window begins at (ls, ln), after now.
 local function read_owing(a, now_s, now_n, state, ls, ln)
+  need_periods()
   local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
   local count = math.max(1, tonumber(ARGV[a + 2]))
   local ss, sn = floor_to(now_s, now_n, ps, pn)
@@ -110,30 +111,6 @@ function sliding.read(key, a, now_s, now_n)
   return state
 end
 
--- The weight of the previous window, rounded up, is found by bisection.
-local function weight_of(a, now_s, now_n, state)
-  local least, most = 0, state.previous
-  while least < most do
-    local middle = math.floor((least + most) / 2)
-    if fits(a, now_s, now_n, state, middle) then
-      most = middle
-    else
-      least = middle + 1
-    end
-  end
-  return least
-end
-
-function sliding.take(key, a, now_s, now_n, state)
-  local count = tonumber(ARGV[a + 2])
-  local weight = weight_of(a, now_s, now_n, state)
-  local room = math.max(0, count + tonumber(ARGV[a + 4]) - state.current - weight)
-  local units = math.min(tonumber(ARGV[a + 3]), room)
-  state.owes = state.owes or (units > 0 and state.current + units > count)
-  ARGV[a + 3] = units
-  return units
-end
-
 function sliding.write(key, a, now_s, now_n, state, charge)
   local current, previous, format = state.current, state.previous, FORMAT
   if charge then current = current + tonumber(ARGV[a + 3]) end
@@ -153,41 +130,68 @@ function sliding.write(key, a, now_s, now_n, state, charge)
              'PX', life(sub(gs, gn, now_s, now_n)))
 end
 
--- Applies what a node reports with its question: also of the window before, whose units count still.
-function sliding.hear(key, a, now_s, now_n, state)
-  if state.owes or state.behind then return end
-  local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
-  local es, en = add(state.ss, state.sn, ps, pn)
-  local current = math.min(state.current, given_to(a + 4, es, en))
-  local previous = math.min(state.previous, given_to(a + 4, state.ss, state.sn))
-  if current == 0 and previous == 0 then return end
-  state.current, state.previous = state.current - current, state.previous - previous
-  state.changed = true
-  state[1], state[2] = add(es, en, ps, pn)
-  state[3], state[4] = state.current, state.previous
-  local room = tonumber(ARGV[a + 2]) - state.current - tonumber(ARGV[a + 3])
-  state.allowed = fits(a, now_s, now_n, state, room)
-end
-
--- Grants at most half of the room, unless the call was refused. Returns how many units. The weight
--- of the window before only falls until this one ends, so each of them has room whenever it is
--- spent.
-function sliding.lease(key, a, now_s, now_n, state, charged, passed)
-  local units, wanted = 0, tonumber(ARGV[a + 4])
-  if charged then state.current = state.current + tonumber(ARGV[a + 3]) end
-  if passed and wanted > 0 and not state.behind then
-    local room = tonumber(ARGV[a + 2]) - state.current - weight_of(a, now_s, now_n, state)
-    units = math.min(wanted, math.floor(math.max(0, room) / 2))
-    state.current = state.current + units
+if not plain then
+  -- The weight of the previous window, rounded up, is found by bisection.
+  local function weight_of(a, now_s, now_n, state)
+    local least, most = 0, state.previous
+    while least < most do
+      local middle = math.floor((least + most) / 2)
+      if fits(a, now_s, now_n, state, middle) then
+        most = middle
+      else
+        least = middle + 1
+      end
+    end
+    return least
   end
-  if charged or units > 0 or state.changed or state.behind then
+
+  function sliding.take(key, a, now_s, now_n, state)
+    local count = tonumber(ARGV[a + 2])
+    local weight = weight_of(a, now_s, now_n, state)
+    local room = math.max(0, count + tonumber(ARGV[a + 4]) - state.current - weight)
+    local units = math.min(tonumber(ARGV[a + 3]), room)
+    state.owes = state.owes or (units > 0 and state.current + units > count)
+    ARGV[a + 3] = units
+    return units
+  end
+
+  -- Applies what a node reports with its question: also of the window before, whose units count
+  -- still.
+  function sliding.hear(key, a, now_s, now_n, state)
+    if state.owes or state.behind then return end
+    local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
+    local es, en = add(state.ss, state.sn, ps, pn)
+    local current = math.min(state.current, given_to(a + 4, es, en))
+    local previous = math.min(state.previous, given_to(a + 4, state.ss, state.sn))
+    if current == 0 and previous == 0 then return end
+    state.current, state.previous = state.current - current, state.previous - previous
+    state.changed = true
+    state[1], state[2] = add(es, en, ps, pn)
+    state[3], state[4] = state.current, state.previous
+    local room = tonumber(ARGV[a + 2]) - state.current - tonumber(ARGV[a + 3])
+    state.allowed = fits(a, now_s, now_n, state, room)
+  end
+
+  -- Grants at most half of the room, unless the call was refused. Returns how many units. The weight
+  -- of the window before only falls until this one ends, so each of them has room whenever it is
+  -- spent.
+  function sliding.lease(key, a, now_s, now_n, state, charged, passed)
+    local units, wanted = 0, tonumber(ARGV[a + 4])
+    if charged then state.current = state.current + tonumber(ARGV[a + 3]) end
+    if passed and wanted > 0 and not state.behind then
+      local room = tonumber(ARGV[a + 2]) - state.current - weight_of(a, now_s, now_n, state)
+      units = math.min(wanted, math.floor(math.max(0, room) / 2))
+      state.current = state.current + units
+    end
+    if charged or units > 0 or state.changed or state.behind then
+      sliding.write(key, a, now_s, now_n, state, false)
+    end
+    return units
+  end
+
+  function sliding.refund(key, a, now_s, now_n, state)
+    if not after(state[1], state[2], now_s, now_n) then return end
+    state.current = state.current - math.min(state.current, tonumber(ARGV[a + 3]))
     sliding.write(key, a, now_s, now_n, state, false)
   end
-  return units
-end
-
-function sliding.refund(key, a, now_s, now_n, state)
-  if not after(state[1], state[2], now_s, now_n) then return end
-  state.current = state.current - math.min(state.current, tonumber(ARGV[a + 3]))
-  sliding.write(key, a, now_s, now_n, state, false)
 end

@@ -16,25 +16,36 @@ local FORMAT = 33024 -- 129 and no flags, as a number of two bytes
 -- it (cpp/core/algorithms/debt.h). Versions that know no debts refuse it.
 local DEBT = 1
 
--- The code of a number, which is rounded up.
-local function code_of(number)
-  local shift, unit = 0, 1
-  while number >= 16 * unit do shift, unit = shift + 1, unit * 2 end
-  return shift * 8 + math.ceil(number / unit)
-end
+-- Whether the call is a hit of limits that only refuse what has no room. Such a hit needs few of
+-- the functions, and a script defines its functions anew at each call, so the files define the
+-- others only if it is not.
+local plain = ARGV[1] == 'hit' and ARGV[6] == ''
 
-local function debt_of(code)
-  if code < 8 then return code end
-  return (8 + code % 8) * 2 ^ (math.floor(code / 8) - 1)
-end
+local code_of, debt_of, debt_time
 
--- The same as a duration.
-local function debt_time(code)
-  local ns = debt_of(code)
-  local s = math.floor(ns / E9)
-  if ns < s * E9 then s = s - 1 end
-  return s, ns - s * E9
+-- Defines them, for a key that owes.
+local function need_codes()
+  -- The code of a number, which is rounded up.
+  function code_of(number)
+    local shift, unit = 0, 1
+    while number >= 16 * unit do shift, unit = shift + 1, unit * 2 end
+    return shift * 8 + math.ceil(number / unit)
+  end
+
+  function debt_of(code)
+    if code < 8 then return code end
+    return (8 + code % 8) * 2 ^ (math.floor(code / 8) - 1)
+  end
+
+  -- The same as a duration.
+  function debt_time(code)
+    local ns = debt_of(code)
+    local s = math.floor(ns / E9)
+    if ns < s * E9 then s = s - 1 end
+    return s, ns - s * E9
+  end
 end
+if not plain then need_codes() end
 
 -- The last second whose nanoseconds fit 64 bits.
 local LAST_SECOND = 9223372035
