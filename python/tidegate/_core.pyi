@@ -178,15 +178,20 @@ class Store:
     def _clear(self) -> None: ...
     def _native(self) -> object: ...
 
-class MemoryStore(Store):
-    """A store in the process's own memory.
+class LocalStore:
+    """A kind of store that needs no server. LOCAL_STORES has them by the schemes of their URIs.
 
-    `capacity` keys (1 to 2**32) fit without loss, at 38 to 48 bytes each; each further key takes
-    the place of an idle key, or else of its neighbour that was charged the least often.
+    `uris` is what its URIs look like. With `has_place` they have a host or a path, which names the
+    store; `place` is that rule for messages.
     """
 
-    DEFAULT_CAPACITY: Final[int]
-    def __init__(self, capacity: int) -> None: ...
+    uris: Final[str]
+    has_place: Final[bool]
+    place: Final[str]
+    def open(self, place: str, capacity: int | None = None) -> Store:
+        """Opens the store at `place`, or at "". Raises ConfigurationError if one is invalid."""
+
+LOCAL_STORES: Final[dict[str, LocalStore]]
 
 class ShmStore(Store):
     """A store that all processes of a host share: a mapped file of this user.

@@ -12,7 +12,7 @@
 #include "limiter/functions.h"
 #include "limiter/gil.h"
 #include "server/capsules.h"
-#include "tidegate/memory_store.h"
+#include "tidegate/local_stores.h"
 #include "tidegate/shm_store.h"
 
 namespace tidegate::python {
@@ -41,13 +41,24 @@ void RegisterLocalStores(py::module_& m) {
         return py::reinterpret_steal<py::object>(PyUnicode_DecodeUTF8(
             status.message().data(), static_cast<Py_ssize_t>(status.message().size()), "replace"));
       });
-  py::class_<MemoryStore, Store, std::shared_ptr<MemoryStore>>(m, "MemoryStore")
-      .def(py::init([](int64_t capacity) {
-             return ValueOrThrow(MemoryStore::Create({.capacity = capacity}));
-           }),
-           py::arg("capacity"))
-      .def_property_readonly_static(
-          "DEFAULT_CAPACITY", [](const py::object&) { return MemoryOptions::kDefaultCapacity; });
+  py::class_<LocalStore>(m, "LocalStore")
+      .def_readonly("uris", &LocalStore::uris)
+      .def_readonly("has_place", &LocalStore::has_place)
+      .def_readonly("place", &LocalStore::place)
+      .def(
+          "open",
+          [](const LocalStore& kind, const std::string& place, std::optional<int64_t> capacity) {
+            const auto store = ValueOrThrow(WithoutGil([&] { return kind.open(place, capacity); }));
+            // Its own class is not registered, so that pybind11 would make it a Store.
+            const auto shm = std::dynamic_pointer_cast<ShmStore>(store);
+            return shm == nullptr ? py::cast(store) : py::cast(shm);
+          },
+          py::arg("place"), py::arg("capacity") = py::none());
+  py::dict local_stores;
+  for (const LocalStore& kind : LocalStores()) {
+    local_stores[py::str(kind.scheme)] = py::cast(&kind, py::return_value_policy::reference);
+  }
+  m.attr("LOCAL_STORES") = local_stores;
   // Making a file may take a while (its memory is allocated at once), so only that releases the
   // GIL.
   py::class_<ShmStore, Store, std::shared_ptr<ShmStore>>(m, "ShmStore")

@@ -11,15 +11,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
-    from urllib.parse import SplitResult
 
     from tidegate.limiter.storage.options import StorageLike
 
 __all__ = ["clear_open_stores", "open_store", "without_password"]
 
 _ACCEPTED = (
-    "expected 'memory://' and 'shm://NAME' or 'shm:///PATH', each with an optional "
-    "capacity=KEYS, 'redis://HOST:PORT/DB', 'rediss://', 'redis+unix:///PATH', "
+    f"expected {' and '.join(kind.uris for kind in _core.LOCAL_STORES.values())}, each with an "
+    "optional capacity=KEYS, 'redis://HOST:PORT/DB', 'rediss://', 'redis+unix:///PATH', "
     "'redis+sentinel://HOST:PORT,HOST:PORT/SERVICE' and 'redis+cluster://HOST:PORT,HOST:PORT'"
 )
 
@@ -60,8 +59,8 @@ def _opened(storage: StorageLike, options: Mapping[str, Any]) -> _core.Store:
         )
     # Importing it takes longer than importing tidegate, and most storages do not need it.
     if storage == "memory://":
-        return _memory_store(options)
-    from urllib.parse import parse_qsl, urlsplit
+        return _core.LOCAL_STORES["memory"].open("", _capacity(options))
+    from urllib.parse import parse_qsl, unquote, urlsplit
 
     try:
         uri = urlsplit(storage)
@@ -71,47 +70,22 @@ def _opened(storage: StorageLike, options: Mapping[str, Any]) -> _core.Store:
         from tidegate.limiter.storage import redis_uri
 
         return redis_uri.open_redis(uri, options, open_store)
-    opener = _OPENERS.get(uri.scheme)
-    if opener is None or not storage.lower().startswith(f"{uri.scheme}://"):
+    kind = _core.LOCAL_STORES.get(uri.scheme)
+    if kind is None or not storage.lower().startswith(f"{uri.scheme}://"):
         raise ConfigurationError(f"the storage is {without_password(storage)!r}; {_ACCEPTED}")
+    has_host, has_path = bool(uri.netloc), bool(uri.path.strip("/"))
+    fits = has_host != has_path if kind.has_place else not (has_host or has_path)
+    if not fits or uri.fragment:
+        raise ConfigurationError(
+            f"the storage is {without_password(storage)!r}: {kind.place}; {_ACCEPTED}"
+        )
     merged: dict[str, Any] = {}
     for name, value in [*parse_qsl(uri.query, keep_blank_values=True), *options.items()]:
         if name in merged:
             raise ConfigurationError(f"the storage option {name} was given twice; expected it once")
         merged[name] = value
-    try:
-        return opener(uri, merged)
-    except _WrongPlace as error:
-        raise ConfigurationError(
-            f"the storage is {without_password(storage)!r}: {error}; {_ACCEPTED}"
-        ) from None
-
-
-class _WrongPlace(Exception):
-    """The host, path or fragment of a URI does not fit the storage; the text says why."""
-
-
-def _memory_store(options: Mapping[str, Any]) -> _core.Store:
-    capacity = _capacity(options)
-    return _core.MemoryStore(_core.MemoryStore.DEFAULT_CAPACITY if capacity is None else capacity)
-
-
-def _open_memory(uri: SplitResult, options: Mapping[str, Any]) -> _core.Store:
-    if uri.netloc or uri.path.strip("/") or uri.fragment:
-        raise _WrongPlace("a memory store has no host, path or fragment")
-    return _memory_store(options)
-
-
-def _open_shm(uri: SplitResult, options: Mapping[str, Any]) -> _core.Store:
-    from urllib.parse import unquote
-
-    if bool(uri.netloc) == bool(uri.path.strip("/")) or uri.fragment:
-        raise _WrongPlace("a shared memory has either a name or an absolute path, and no fragment")
-    return _core.ShmStore(unquote(uri.netloc or uri.path), _capacity(options))
-
-
-# The storages of this process and host, by scheme: each opens a URI with its options.
-_OPENERS = {"memory": _open_memory, "shm": _open_shm}
+    place = unquote(uri.netloc or uri.path) if kind.has_place else ""
+    return kind.open(place, _capacity(merged))
 
 
 def _capacity(options: Mapping[str, Any]) -> int | None:
@@ -120,15 +94,16 @@ def _capacity(options: Mapping[str, Any]) -> int | None:
         from tidegate.limiter.storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
         from tidegate.limiter.storage.options import StorageOptions
 
+        with_capacity = " and ".join(f"{scheme}://" for scheme in _core.LOCAL_STORES)
         of_redis = [name for name in unknown if name in StorageOptions.__annotations__]
         if of_redis:
             raise ConfigurationError(
                 f"the options {', '.join(of_redis)} were given with a storage that is no Redis; "
-                "expected storage='redis://HOST', or capacity=KEYS with memory:// and shm://"
+                f"expected storage='redis://HOST', or capacity=KEYS with {with_capacity}"
             )
         raise ConfigurationError(
             f"unknown option {unknown_options(unknown, ['capacity', *OF_LIMITERS])}; expected "
-            f"capacity=KEYS with memory:// and shm://, and of a Limiter {OF_LIMITERS_TEXT}"
+            f"capacity=KEYS with {with_capacity}, and of a Limiter {OF_LIMITERS_TEXT}"
         )
     given = options.get("capacity")
     return None if given is None else _whole_number("capacity", given)
