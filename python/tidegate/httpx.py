@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from tidegate.limiter.errors import without_extra
@@ -60,20 +59,10 @@ class RateLimitTransport(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Sends the request, as httpx asks of transports."""
-        attempt = 0
-        while True:
-            before = self._pacing.wait_before(request)
-            if before > 0:
-                time.sleep(before)
-            self._pacing.wait_turn(request)
-            response = self._transport.handle_request(request)
-            self._pacing.learn(request, response.headers)
-            wait = self._pacing.wait_for_retry(response.status_code, response.headers, attempt)
-            if wait is None or not isinstance(request.stream, httpx.ByteStream):
-                return response
-            response.close()
-            time.sleep(wait)
-            attempt += 1
+        response: httpx.Response = self._pacing.send(
+            request, lambda: self._transport.handle_request(request), _can_resend
+        )
+        return response
 
     def close(self) -> None:
         """Closes the wrapped transport."""
@@ -105,7 +94,7 @@ class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
             response = await self._transport.handle_async_request(request)
             self._pacing.learn(request, response.headers)
             wait = self._pacing.wait_for_retry(response.status_code, response.headers, attempt)
-            if wait is None or not isinstance(request.stream, httpx.ByteStream):
+            if wait is None or not _can_resend(request):
                 return response
             await response.aclose()
             await anyio.sleep(wait)
@@ -122,6 +111,10 @@ def _check(transport: object, method: str, expected: str) -> None:
             f"the transport is {transport!r} of type {type(transport).__name__}; "
             f"expected an {expected}"
         )
+
+
+def _can_resend(request: httpx.Request) -> bool:
+    return isinstance(request.stream, httpx.ByteStream)
 
 
 def _host_of(request: httpx.Request) -> str:

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -58,20 +57,10 @@ class RateLimitAdapter(BaseAdapter):  # type: ignore[misc]
 
     def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
         """Sends the request, as requests asks of adapters."""
-        attempt = 0
-        while True:
-            before = self._pacing.wait_before(request)
-            if before > 0:
-                time.sleep(before)
-            self._pacing.wait_turn(request)
-            response = self._adapter.send(request, *args, **kwargs)
-            self._pacing.learn(request, response.headers)
-            wait = self._pacing.wait_for_retry(response.status_code, response.headers, attempt)
-            if wait is None or not _rewound(request):
-                return response
-            response.close()
-            time.sleep(wait)
-            attempt += 1
+        response: Response = self._pacing.send(
+            request, lambda: self._adapter.send(request, *args, **kwargs), _rewound
+        )
+        return response
 
     def close(self) -> None:
         """Closes the wrapped adapter."""

@@ -115,6 +115,24 @@ class Pacing:
         limiter.acquired("key" if callable(self._key) else self._key, timeout=self._timeout)
         self._turns = limiter
 
+    def send(self, request: Any, send: Callable[[], Any], can_resend: Callable[[Any], bool]) -> Any:
+        """Returns the response of `send`, which is called within the limits, and again after a 429
+        if `can_resend` returns true for `request`."""
+        attempt = 0
+        while True:
+            before = self.wait_before(request)
+            if before > 0:
+                time.sleep(before)
+            self.wait_turn(request)
+            response = send()
+            self.learn(request, response.headers)
+            wait = self.wait_for_retry(response.status_code, response.headers, attempt)
+            if wait is None or not can_resend(request):
+                return response
+            response.close()
+            time.sleep(wait)
+            attempt += 1
+
     def wait_turn(self, request: Any) -> None:
         """Waits until the limiter lets `request` go out; raises if that takes too long."""
         if self._turns is not None:

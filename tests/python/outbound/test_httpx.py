@@ -39,9 +39,8 @@ def waits(monkeypatch: pytest.MonkeyPatch, clock: tg.ManualClock) -> list[float]
     async def sleep_async(seconds: float) -> None:
         sleep(seconds)
 
-    monkeypatch.setattr(of_httpx, "time", SimpleNamespace(sleep=sleep))
-    monotonic = SimpleNamespace(monotonic=lambda: clock.now_ns() / 10**9)
-    monkeypatch.setattr(pacing, "time", monotonic)
+    moved = SimpleNamespace(monotonic=lambda: clock.now_ns() / 10**9, sleep=sleep)
+    monkeypatch.setattr(pacing, "time", moved)
     monkeypatch.setattr(of_httpx, "anyio", SimpleNamespace(sleep=sleep_async))
     return waits
 
@@ -267,7 +266,8 @@ def test_a_200_that_says_that_nothing_is_left_holds_the_next_request_back(
     waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(pacing, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    moved = SimpleNamespace(monotonic=lambda: now[0], sleep=pacing.time.sleep)
+    monkeypatch.setattr(pacing, "time", moved)
     nothing = {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6s"}
     some = {"x-ratelimit-remaining-tokens": "9", "x-ratelimit-reset-tokens": "6s"}
     with client(answering((200, nothing), (200, some))) as one:

@@ -14,7 +14,6 @@ import tidegate as tg
 requests = pytest.importorskip("requests")
 
 from servers import wsgi_server  # noqa: E402
-from tidegate import requests as of_requests  # noqa: E402
 from tidegate.outbound import pacing  # noqa: E402
 from tidegate.requests import RateLimitAdapter  # noqa: E402
 
@@ -25,8 +24,8 @@ URL = "http://api.example.org/tides"
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long adapters have slept, where nobody did."""
     waits: list[float] = []
-    monkeypatch.setattr(of_requests, "time", SimpleNamespace(sleep=waits.append))
-    monkeypatch.setattr(pacing, "time", SimpleNamespace(monotonic=lambda: sum(waits)))
+    moved = SimpleNamespace(monotonic=lambda: sum(waits), sleep=waits.append)
+    monkeypatch.setattr(pacing, "time", moved)
     return waits
 
 
