@@ -194,7 +194,8 @@ class RateLimit:
         if route is not self._route():
             add_headers_to_responses(route)
             self._route = (lambda: None) if route is None else weakref.ref(route)
-        binding(outcomes).put(response.raw_headers)
+        told = outcome if len(outcomes) == 1 else binding(outcomes)
+        told.put(response.raw_headers)
         return outcome.decision
 
     async def _charge_and_settle(

@@ -257,6 +257,8 @@ class RequestLimiter:
                 RequestDecision, limits.limiter, self, limits.fields, limits
             )
         self._core_reads_key = key is None and address is peer and self._charge_at_once is not None
+        # Whether the core decides without a function of the service.
+        self._core_decides = self._core_reads_key and exempt_when is None and type(cost) is int
 
     @overload
     def check(self, request: Any, execution: Blocking) -> RequestDecision | None: ...
@@ -271,6 +273,11 @@ class RequestLimiter:
         key: Any = _NOT_ASKED
         cost: Any = _NOT_ASKED
         if self._is_plain and switch.on and not observers.times:
+            if self._core_decides:
+                found: Checked = self._charge_at_once(request, None, self.cost)
+                if found is not None:
+                    return found
+                key = self._key_of(request)
             exempt_when = self._exempt_when
             if exempt_when is not None:
                 try:
@@ -280,7 +287,7 @@ class RequestLimiter:
                 if exempt is True:
                     return None
             if exempt is False or exempt is _NOT_ASKED:
-                if not self._core_reads_key:
+                if key is _NOT_ASKED and not self._core_reads_key:
                     key = self._key_of(request)
                 if type(key) is str or key is _NOT_ASKED:
                     cost = self.cost
@@ -295,7 +302,7 @@ class RequestLimiter:
                                 begun = execution.run(begun)
                             started: Checked = begun
                             return started
-                        found: Checked = None
+                        found = None
                         if key is _NOT_ASKED:
                             found = charge_at_once(request, None, cost)
                             if found is None:

@@ -31,9 +31,12 @@ def remember(
 
     Handlers of the application add the fields from now on.
     """
-    outcomes: tuple[RequestDecision, ...] = (*scope.get(DECISIONS, ()), outcome)
+    earlier = scope.get(DECISIONS)
+    outcomes: tuple[RequestDecision, ...] = (*earlier, outcome) if earlier else (outcome,)
     scope[DECISIONS] = outcomes
-    watch_handlers(scope)
+    handlers = scope.get("starlette.exception_handlers")
+    if handlers is not None and _Wrapped not in handlers[0]:
+        _wrap_handlers(scope, handlers)
     return outcomes
 
 
