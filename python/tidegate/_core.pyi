@@ -179,11 +179,8 @@ class Store:
     def _native(self) -> object: ...
 
 class LocalStore:
-    """A kind of store that needs no server. LOCAL_STORES has them by the schemes of their URIs.
-
-    `uris` is what its URIs look like. With `has_place` they have a host or a path, which names the
-    store; `place` is that rule for messages.
-    """
+    """A kind of store that needs no server. `uris` is what its URIs look like; with `has_place`
+    they have a host or a path, which names the store, and `place` is that rule for messages."""
 
     uris: Final[str]
     has_place: Final[bool]
@@ -201,7 +198,6 @@ class ShmStore(Store):
     or capacity, StorageError if the file is refused or cannot be made.
     """
 
-    DEFAULT_CAPACITY: Final[int]
     def __init__(self, name: str, capacity: int | None = None) -> None: ...
     @staticmethod
     def path_of(name: str) -> str:

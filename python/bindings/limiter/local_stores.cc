@@ -67,8 +67,6 @@ void RegisterLocalStores(py::module_& m) {
                  WithoutGil([&] { return ShmStore::Open(name, {.capacity = capacity}); }));
            }),
            py::arg("name"), py::arg("capacity") = py::none())
-      .def_property_readonly_static("DEFAULT_CAPACITY",
-                                    [](const py::object&) { return ShmOptions::kDefaultCapacity; })
       .def_static(
           "path_of", [](const std::string& name) { return ValueOrThrow(ShmStore::PathOf(name)); },
           py::arg("name"))
