@@ -59,6 +59,14 @@ class BaseLimiter:
         return [name for name in super().__dir__() if not is_absent(type(self), name)]
 
     @property
+    def _spans_processes(self) -> bool:
+        return self._storage.spans_processes
+
+    @property
+    def _may_wait(self) -> bool:
+        return self._storage.blocks
+
+    @property
     def storage(self) -> Store:
         """The store, for another limiter to share."""
         return self._storage

@@ -69,10 +69,7 @@ class Plan(_core.Plan, Reserves):
         return self._limiters
 
     def hit(
-        self,
-        keys: Sequence[Key],
-        costs: Sequence[int] | None = None,
-        outcomes: bool = False,
+        self, keys: Sequence[Key], costs: Sequence[int] | None = None, outcomes: bool = False
     ) -> Decision:
         """Charges each limiter its cost under its key, or none of them.
 
@@ -86,10 +83,7 @@ class Plan(_core.Plan, Reserves):
         return super().hit(keys, costs, outcomes)
 
     async def hit_async(
-        self,
-        keys: Sequence[Key],
-        costs: Sequence[int] | None = None,
-        outcomes: bool = False,
+        self, keys: Sequence[Key], costs: Sequence[int] | None = None, outcomes: bool = False
     ) -> Decision:
         """Like hit(), without blocking the event loop."""
         loops = self._loops
@@ -99,19 +93,13 @@ class Plan(_core.Plan, Reserves):
         return decision
 
     def peek(
-        self,
-        keys: Sequence[Key],
-        costs: Sequence[int] | None = None,
-        outcomes: bool = False,
+        self, keys: Sequence[Key], costs: Sequence[int] | None = None, outcomes: bool = False
     ) -> Decision:
         """Returns the decision that hit() would make now; charges and counts nothing."""
         return super().peek(keys, costs, outcomes)
 
     async def peek_async(
-        self,
-        keys: Sequence[Key],
-        costs: Sequence[int] | None = None,
-        outcomes: bool = False,
+        self, keys: Sequence[Key], costs: Sequence[int] | None = None, outcomes: bool = False
     ) -> Decision:
         """Like peek(), without blocking the event loop."""
         loops = self._loops

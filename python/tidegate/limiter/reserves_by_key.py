@@ -151,14 +151,6 @@ class ReservesByKey(Reserves):
         self._write_offs.seen(decision, units)
         self._room.wake_first(whose)
 
-    @property
-    def _spans_processes(self) -> bool:
-        return self._storage.spans_processes
-
-    @property
-    def _may_wait(self) -> bool:
-        return self._storage.blocks
-
     def _of_each_limit(self) -> list[Any]:
         """A limiter for each limit, with the same counts."""
         if len(self._limits) == 1:

@@ -548,14 +548,6 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
     def _after_settling(self, whose: Reserved, units: int | None, decision: Decision) -> None:
         self._write_offs.seen(decision, units or 0)
 
-    @property
-    def _spans_processes(self) -> bool:
-        return self._storage.spans_processes
-
-    @property
-    def _may_wait(self) -> bool:
-        return self._storage.blocks
-
     async def _await(
         self,
         op: int,

@@ -22,7 +22,7 @@ from tidegate.web.refusal import PLAIN, plain_body
 from tidegate.web.switch import switch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import MutableMapping, Sequence
 
     from tidegate.web.frameworks.fastapi_injection import Injection
     from tidegate.web.frameworks.streams import Settle
@@ -207,22 +207,32 @@ class StarletteCall:
         return with_fields(self.request.scope, exc, outcome)
 
 
-class _FlaskCall:
-    __slots__ = ("_flask", "request")
+class _ViewCall:
+    """The call of a view of Flask or Django, which is decided where it begins."""
 
-    def __init__(self, flask: Any) -> None:
-        self._flask = flask
-        self.request = flask.request._get_current_object()
+    __slots__ = ()
+
+    # The WSGI environ, or what Django calls META.
+    _state: MutableMapping[str, Any]
 
     def decided(self, mark: Any) -> tuple[Any, ...]:
         return ()
 
     def prior_grants(self) -> Sequence[RequestDecision]:
-        found: tuple[RequestDecision, ...] = self.request.environ.pop(GRANTED, ())
+        found: tuple[RequestDecision, ...] = self._state.pop(GRANTED, ())
         return found
 
     def ensure_can_answer(self, function: Any, outcome: RequestDecision) -> None:
         pass
+
+
+class _FlaskCall(_ViewCall):
+    __slots__ = ("_flask", "_state", "request")
+
+    def __init__(self, flask: Any) -> None:
+        self._flask = flask
+        self.request = flask.request._get_current_object()
+        self._state = self.request.environ
 
     def refusal(self, outcome: RequestDecision) -> Any:
         return self._flask.Response(
@@ -252,22 +262,13 @@ class _FlaskCall:
         self._flask.after_this_request(add_headers)
 
 
-class _DjangoCall:
-    __slots__ = ("_django", "request")
+class _DjangoCall(_ViewCall):
+    __slots__ = ("_django", "_state", "request")
 
     def __init__(self, django: Any, request: Any) -> None:
         self._django = django
         self.request = request
-
-    def decided(self, mark: Any) -> tuple[Any, ...]:
-        return ()
-
-    def prior_grants(self) -> Sequence[RequestDecision]:
-        found: tuple[RequestDecision, ...] = self.request.META.pop(GRANTED, ())
-        return found
-
-    def ensure_can_answer(self, function: Any, outcome: RequestDecision) -> None:
-        pass
+        self._state = request.META
 
     def refusal(self, outcome: RequestDecision) -> Any:
         return self._django.HttpResponse(
@@ -293,7 +294,7 @@ class _DjangoCall:
 
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
         # tidegate.django's middleware reads this attribute of Django's response to the exception.
-        self.request.META.setdefault(DECISIONS, []).append(outcome)
+        self._state.setdefault(DECISIONS, []).append(outcome)
         return exc
 
 
