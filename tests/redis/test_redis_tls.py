@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -141,6 +142,29 @@ def test_a_server_that_wants_to_know_its_clients(server_directory: Path) -> None
             limiter.ping()
             assert not limiter.hit("k").degraded
         problem(server.uri())
+
+
+def test_a_key_in_a_file_of_its_own_and_a_folder_of_authorities(server_directory: Path) -> None:
+    with tls_server(server_directory, "localhost", clients="yes") as server:
+        home = server.ca.parent
+        before, begin, certificates = server.client.read_text().partition(
+            "-----BEGIN CERTIFICATE-----"
+        )
+        (home / "client-key.pem").write_text(before)
+        (home / "client-certificate.pem").write_text(begin + certificates)
+        authorities = home / "authorities"
+        authorities.mkdir()
+        (authorities / "ca.pem").write_bytes(server.ca.read_bytes())
+        subprocess.run(["openssl", "rehash", str(authorities)], check=True)
+        without_key = (
+            f"rediss://localhost:{server.port}/0?{PATIENT}&on_error=closed"
+            f"&ssl_ca_path={authorities}&ssl_certfile={home}/client-certificate.pem"
+        )
+        assert "cannot read the key" in problem(without_key)
+        uri = f"{without_key}&ssl_keyfile={home}/client-key.pem"
+        with tidegate.Limiter("5/hour", storage=uri) as limiter:
+            limiter.ping()
+            assert not limiter.hit("k").degraded
 
 
 def test_no_tls_on_the_other_side(server: RedisServer) -> None:

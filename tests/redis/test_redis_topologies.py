@@ -59,6 +59,24 @@ class Load:
 # ------------------------------------------------------------------ Sentinel
 
 
+def sentinel_of(directory: Path, port: int, *settings: str, quorum: int = 2) -> RedisServer:
+    """Starts a sentinel, which calls the master at `port` "limits"."""
+    sentinel = RedisServer(directory)
+    config = directory / f"sentinel-{sentinel.port}.conf"
+    lines = [
+        f"port {sentinel.port}",
+        "bind 127.0.0.1",
+        f"dir {directory}",
+        f"sentinel monitor limits 127.0.0.1 {port} {quorum}",
+        *settings,
+    ]
+    config.write_text("".join(f"{line}\n" for line in lines))
+    sentinel.process = processes.start(
+        [PROGRAM, str(config), "--sentinel"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    return sentinel
+
+
 class Watched:
     """A master, a replica and three sentinels."""
 
@@ -70,18 +88,11 @@ class Watched:
         self.replica.start()
         eventually(lambda: b"master_link_status:up" in self.replica.command("INFO", "replication"))
         for _ in range(3):
-            sentinel = RedisServer(directory)
-            config = directory / f"sentinel-{sentinel.port}.conf"
-            config.write_text(
-                f"port {sentinel.port}\nbind 127.0.0.1\ndir {directory}\n"
-                f"sentinel monitor limits 127.0.0.1 {self.master.port} 2\n"
-                "sentinel down-after-milliseconds limits 500\n"
-                "sentinel failover-timeout limits 3000\n"
-            )
-            sentinel.process = processes.start(
-                [PROGRAM, str(config), "--sentinel"],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+            sentinel = sentinel_of(
+                directory,
+                self.master.port,
+                "sentinel down-after-milliseconds limits 500",
+                "sentinel failover-timeout limits 3000",
             )
             self.sentinels.append(sentinel)
         for sentinel in self.sentinels:
@@ -130,6 +141,37 @@ def test_no_sentinel_knows_the_service(watched: Watched) -> None:
         pytest.raises(tidegate.StorageError, match="others"),
     ):
         limiter.ping()
+
+
+@pytest.mark.parametrize("user", ["", "watcher"])
+def test_sentinels_have_a_user_and_a_password_of_their_own(
+    server_directory: Path, user: str
+) -> None:
+    account = f"user {user} on >guarded ~* &* +@all" if user else "requirepass guarded"
+    with RedisServer(server_directory, "--requirepass", "secret") as master:
+        sentinel = sentinel_of(
+            server_directory,
+            master.port,
+            "sentinel auth-pass limits secret",
+            account,
+            quorum=1,
+        )
+        try:
+            uri = f"redis+sentinel://:secret@127.0.0.1:{sentinel.port}/limits/0?{PATIENT}"
+            named = {"sentinel_username": user} if user else {}
+            with tidegate.Limiter(
+                "5/hour", storage=uri, sentinel_password="guarded", **named
+            ) as limiter:
+                eventually(lambda: limiter.ping() is None)
+                assert not limiter.hit("k").degraded
+            for wrong in ({"sentinel_password": "other"}, {}):
+                with (
+                    tidegate.Limiter("5/hour", storage=uri, **named, **wrong) as limiter,
+                    pytest.raises(tidegate.StorageError),
+                ):
+                    limiter.ping()
+        finally:
+            sentinel.kill()
 
 
 # ------------------------------------------------------------------- Cluster
