@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -221,6 +222,35 @@ def test_usage_in_shared_memory_outlives_a_restart(directory: Path) -> None:
                 assert service.end() == 0
     finally:
         Path("/dev/shm", name).unlink(missing_ok=True)
+
+
+def test_bounds_of_connections_and_bodies_are_those_of_the_settings(directory: Path) -> None:
+    service = Served(
+        directory,
+        TIDEGATE_CHECKS__MAX_CONNECTIONS="2",
+        TIDEGATE_CHECKS__MAX_BODY_BYTES="1024",
+        TIDEGATE_CHECKS__IDLE_TIMEOUT="1",
+    )
+    try:
+        body = {"userId": "1" * 1024, "endpoint": "/a"}
+        url = f"{service.checks}/v1/ratelimit/check"
+        assert httpx.post(url, json=body, timeout=60).status_code == 413
+        address = ("127.0.0.1", int(service.checks.rpartition(":")[2]))
+
+        def counts(counter: str) -> bool:
+            metrics = httpx.get(f"{service.admin}/metrics", timeout=60).text
+            return f"\ntidegate_front_{counter}\n" in metrics
+
+        with contextlib.ExitStack() as opened:
+            first, second, third = (
+                opened.enter_context(socket.create_connection(address, 60)) for _ in range(3)
+            )
+            assert third.recv(1) == b""
+            eventually(lambda: counts("connections_refused_total 1.0"))
+            assert (first.recv(1), second.recv(1)) == (b"", b"")  # idle for a second
+            eventually(lambda: counts("connections_open 0.0"))
+    finally:
+        assert service.end() == 0
 
 
 def test_checks_from_other_machines_need_a_token(directory: Path) -> None:
