@@ -224,31 +224,37 @@ def test_usage_in_shared_memory_outlives_a_restart(directory: Path) -> None:
         Path("/dev/shm", name).unlink(missing_ok=True)
 
 
+def front_counts(service: Served, counter: str) -> bool:
+    metrics = httpx.get(f"{service.admin}/metrics", timeout=60).text
+    return f"\ntidegate_front_{counter}\n" in metrics
+
+
 def test_bounds_of_connections_and_bodies_are_those_of_the_settings(directory: Path) -> None:
     service = Served(
-        directory,
-        TIDEGATE_CHECKS__MAX_CONNECTIONS="2",
-        TIDEGATE_CHECKS__MAX_BODY_BYTES="1024",
-        TIDEGATE_CHECKS__IDLE_TIMEOUT="1",
+        directory, TIDEGATE_CHECKS__MAX_CONNECTIONS="2", TIDEGATE_CHECKS__MAX_BODY_BYTES="1024"
     )
     try:
         body = {"userId": "1" * 1024, "endpoint": "/a"}
         url = f"{service.checks}/v1/ratelimit/check"
         assert httpx.post(url, json=body, timeout=60).status_code == 413
+        eventually(lambda: front_counts(service, "connections_open 0.0"), 60)
         address = ("127.0.0.1", int(service.checks.rpartition(":")[2]))
-
-        def counts(counter: str) -> bool:
-            metrics = httpx.get(f"{service.admin}/metrics", timeout=60).text
-            return f"\ntidegate_front_{counter}\n" in metrics
-
         with contextlib.ExitStack() as opened:
-            first, second, third = (
-                opened.enter_context(socket.create_connection(address, 60)) for _ in range(3)
-            )
-            assert third.recv(1) == b""
-            eventually(lambda: counts("connections_refused_total 1.0"))
-            assert (first.recv(1), second.recv(1)) == (b"", b"")  # idle for a second
-            eventually(lambda: counts("connections_open 0.0"))
+            for _ in range(2):
+                opened.enter_context(socket.create_connection(address, 60))
+            eventually(lambda: front_counts(service, "connections_open 2.0"), 60)
+            assert opened.enter_context(socket.create_connection(address, 60)).recv(1) == b""
+            eventually(lambda: front_counts(service, "connections_refused_total 1.0"), 60)
+    finally:
+        assert service.end() == 0
+
+
+def test_a_connection_is_idle_for_as_long_as_the_settings_say(directory: Path) -> None:
+    service = Served(directory, TIDEGATE_CHECKS__IDLE_TIMEOUT="1")
+    try:
+        address = ("127.0.0.1", int(service.checks.rpartition(":")[2]))
+        with socket.create_connection(address, 60) as idle:
+            assert idle.recv(1) == b""
     finally:
         assert service.end() == 0
 
