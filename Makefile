@@ -46,13 +46,13 @@ help:  ## list the targets
 demo:  ## show a FastAPI service that refuses the right requests
 	@PYTHON=$(PYTHON) VENV=$(VENV) scripts/demo.sh
 
-# Downloads and linters run beside the compiler. The tests run one after the other and pytest last, so
-# that its failures are at the end of the output.
+# Downloads run beside the compiler, and linters beside tests that wait. Pytest runs last, so that its
+# failures are at the end of the output.
 test:  ## all tests, C++ and Python, except lint-cpp, asan, tsan and asan-python
 	+@$(MAKE) --no-print-directory deps-test
-	+@$(MAKE) --no-print-directory --jobs=2 --output-sync lint-python build-cpp
+	+@$(MAKE) --no-print-directory --jobs=2 --output-sync $(VENV)/.test build-cpp
 	+@$(MAKE) --no-print-directory test-cpp
-	+@$(MAKE) --no-print-directory test-python
+	+@$(MAKE) --no-print-directory test-python beside=lint-python
 
 # ------------------------------------------------------------------- environment
 
@@ -118,14 +118,22 @@ test-cpp: build-cpp  ## the C++ tests, and a project that uses the installed lib
 	  { cd build/test/Testing/Temporary; cat LastTestsFailed.log; echo "see $$PWD/LastTest.log"; exit 1; }
 
 # Most tests wait rather than compute, so there are twice as many processes as cores. The tests that
-# are marked `alone` run before the others, one at a time; their process also compiles all test
-# modules, which the others then load.
+# are marked `alone` run before the others, one at a time, and leave a core idle: what runs there yields
+# to them. It also compiles all test modules, which the others then load.
 TEST_JOBS ?= $$((2 * $(JOBS)))
 test-python: deps-test $(VENV)/.test $(VENV)/.tested  ## the Python tests
-	failed=0; \
-	$(python) -m pytest -m alone || failed=1; \
-	$(python) -m pytest -m 'not alone' --numprocesses=$(TEST_JOBS) --dist=loadfile --no-loadscope-reorder || failed=1; \
-	exit $$failed
+	+@$(MAKE) --no-print-directory --jobs=2 test-alone beside-alone; failed=$$?; \
+	$(MAKE) --no-print-directory test-together || exit 1; \
+	[ $$failed = 0 ] || { echo "these passed; what ran before them failed, see above"; exit 1; }
+
+.PHONY: test-alone beside-alone test-together
+test-alone:
+	@$(python) -m pytest -m alone $(shell grep -rl --include='test_*.py' mark.alone tests)
+beside-alone:
+	@nice -n 5 $(python) -m pytest --collect-only -qq >/dev/null || true  # the workers say what is wrong
+	+@$(if $(beside),nice -n 5 $(MAKE) --no-print-directory $(beside))
+test-together:
+	@$(python) -m pytest -m 'not alone' --numprocesses=$(TEST_JOBS) --dist=loadfile --no-loadscope-reorder
 
 touched: $(VENV)/.test  ## the tests nearest to what differs from SINCE; no Python test begins after SECONDS
 	@$(python) scripts/touched.py --since $(SINCE) --seconds $(SECONDS)
