@@ -169,7 +169,16 @@ CellState WriteFixed(const Limit& limit, const Counts& c) {
           static_cast<uint64_t>(c.current - full * limit.count()) | CodeOfDebt(full) << kDebtShift};
 }
 
-Counts ReadSliding(const Limit& limit, const CellState& state, int64_t now_ns) {
+// Whether the units of the window before are the code of a debt instead.
+bool HasSlidingCode(const Limit& limit, const CellState& state) {
+  return (state.w1 & 0xffffffff) >= uint64_t{kSlidingDebtMark} && limit.count() < kSlidingDebtMark;
+}
+
+// Requires !HasSlidingCode(). Inlined, as is DecideSliding(): counts in memory are written one by
+// one and read in pairs, which a processor waits for. They were half the time of a step.
+__attribute__((always_inline)) inline Counts ReadWithoutCode(const Limit& limit,
+                                                             const CellState& state,
+                                                             int64_t now_ns) {
   Counts c;
   const int64_t period = limit.period_ns();
   const auto good = static_cast<int64_t>(state.w0);
@@ -180,11 +189,6 @@ Counts ReadSliding(const Limit& limit, const CellState& state, int64_t now_ns) {
   c.window = {good - 2 * period, good - period};
   c.current = static_cast<int64_t>(state.w1 >> 32);
   c.previous = static_cast<int64_t>(state.w1 & 0xffffffff);
-  if (c.previous >= kSlidingDebtMark && limit.count() < kSlidingDebtMark) [[unlikely]] {
-    const auto code = static_cast<uint64_t>(c.previous - kSlidingDebtMark);
-    if (now_ns < c.window.start) return ReadOwing(limit, c.window, c.current, code, now_ns);
-    c.previous = limit.count();
-  }
   if (now_ns >= c.window.end) {  // one window later
     c.window = {c.window.end, c.window.end + period};
     c.previous = c.current;
@@ -193,6 +197,21 @@ Counts ReadSliding(const Limit& limit, const CellState& state, int64_t now_ns) {
     c.window = WindowAt(limit, now_ns);
   }
   return c;
+}
+
+Counts ReadSliding(const Limit& limit, const CellState& state, int64_t now_ns) {
+  if (!HasSlidingCode(limit, state)) [[likely]]
+    return ReadWithoutCode(limit, state, now_ns);
+  const int64_t period = limit.period_ns();
+  if (const auto good = static_cast<int64_t>(state.w0); good > now_ns) {
+    const Window last{good - 2 * period, good - period};
+    const uint64_t code = (state.w1 & 0xffffffff) - uint64_t{kSlidingDebtMark};
+    if (now_ns < last.start)
+      return ReadOwing(limit, last, static_cast<int64_t>(state.w1 >> 32), code, now_ns);
+  }
+  // The windows before the last one were full.
+  const CellState full{state.w0, state.w1 >> 32 << 32 | static_cast<uint64_t>(limit.count())};
+  return ReadWithoutCode(limit, full, now_ns);
 }
 
 CellState WriteSlidingAs(const Limit& limit, int64_t end, int64_t current, int64_t previous) {
@@ -225,10 +244,67 @@ int64_t WeightFalls(const Limit& limit, int64_t start, int64_t previous, int64_t
   return start + limit.period_ns() - MulDiv(room, limit.period_ns(), previous);
 }
 
+// The decision where no window after this one is owed.
+__attribute__((always_inline)) inline Decision DecideSliding(const Limit& limit, Counts c,
+                                                             const CellState& state, int64_t now_ns,
+                                                             int64_t cost, CellState* next) {
+  Decision d;
+  d.limit = &limit;
+  d.behind = c.behind;
+  const int64_t weight = Weight(limit, c, now_ns);
+  if (cost > limit.count()) {
+    d.retry_after_ns = Decision::kNever;
+  } else if (const int64_t room = limit.count() - c.current - cost; room < 0) {
+    const int64_t at = WeightFalls(limit, c.window.end, c.current, limit.count() - cost);
+    d.retry_after_ns = at - now_ns;
+  } else if (weight > room) {
+    d.retry_after_ns = WeightFalls(limit, c.window.start, c.previous, room) - now_ns;
+  } else {
+    d.allowed = true;
+    c.current += cost;
+  }
+  *next = d.allowed || d.behind ? WriteSliding(limit, c) : state;
+  d.used_units = c.current + weight;
+  d.used_ns = c.window.end - now_ns;
+  d.used_fraction = c.previous;
+  if (c.current > 0) {
+    d.reset_after_ns = c.window.end + limit.period_ns() - now_ns;
+  } else if (c.previous > 0) {
+    d.reset_after_ns = c.window.end - now_ns;
+  }
+  return d;
+}
+
+__attribute__((noinline)) Decision StepSlidingWithCode(const Limit& limit, const CellState& state,
+                                                       int64_t now_ns, int64_t cost,
+                                                       CellState* next) {
+  const Counts c = ReadSliding(limit, state, now_ns);
+  const int64_t full = FullWindows(limit, c);
+  if (full == 0) return DecideSliding(limit, c, state, now_ns, cost, next);
+  const Window last = WindowAfter(limit, c.window, full);
+  const int64_t in_last = c.current - full * limit.count();
+  const auto wait = [&](int64_t units) {
+    const int64_t room = limit.count() - in_last - units;
+    const int64_t at = room < 0 ? WeightFalls(limit, last.end, in_last, limit.count() - units)
+                                : WeightFalls(limit, last.start, limit.count(), room);
+    return at - now_ns;
+  };
+  *next = c.behind ? WriteSliding(limit, c) : state;
+  Decision d;
+  d.limit = &limit;
+  d.behind = c.behind;
+  d.retry_after_ns = cost > limit.count() ? Decision::kNever : wait(cost);
+  d.known_more_ns = wait(1);
+  d.used_units = c.current;
+  d.reset_after_ns = last.end + limit.period_ns() - now_ns;
+  return d;
+}
+
 }  // namespace
 
-Decision StepFixed(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
-                   CellState* next) {
+// Not inlined: see Step().
+__attribute__((noinline)) Decision StepFixed(const Limit& limit, const CellState& state,
+                                             int64_t now_ns, int64_t cost, CellState* next) {
   Decision d;
   d.limit = &limit;
   Counts c = ReadFixed(limit, state, now_ns);
@@ -254,50 +330,11 @@ Decision StepFixed(const Limit& limit, const CellState& state, int64_t now_ns, i
   return d;
 }
 
-Decision StepSliding(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
-                     CellState* next) {
-  Decision d;
-  d.limit = &limit;
-  Counts c = ReadSliding(limit, state, now_ns);
-  d.behind = c.behind;
-  const int64_t weight = Weight(limit, c, now_ns);
-  if (const int64_t full = FullWindows(limit, c); full > 0) [[unlikely]] {
-    const Window last = WindowAfter(limit, c.window, full);
-    const int64_t in_last = c.current - full * limit.count();
-    const auto wait = [&](int64_t units) {
-      const int64_t room = limit.count() - in_last - units;
-      const int64_t at = room < 0 ? WeightFalls(limit, last.end, in_last, limit.count() - units)
-                                  : WeightFalls(limit, last.start, limit.count(), room);
-      return at - now_ns;
-    };
-    *next = d.behind ? WriteSliding(limit, c) : state;
-    d.retry_after_ns = cost > limit.count() ? Decision::kNever : wait(cost);
-    d.known_more_ns = wait(1);
-    d.used_units = c.current;
-    d.reset_after_ns = last.end + limit.period_ns() - now_ns;
-    return d;
-  }
-  if (cost > limit.count()) {
-    d.retry_after_ns = Decision::kNever;
-  } else if (const int64_t room = limit.count() - c.current - cost; room < 0) {
-    const int64_t at = WeightFalls(limit, c.window.end, c.current, limit.count() - cost);
-    d.retry_after_ns = at - now_ns;
-  } else if (weight > room) {
-    d.retry_after_ns = WeightFalls(limit, c.window.start, c.previous, room) - now_ns;
-  } else {
-    d.allowed = true;
-    c.current += cost;
-  }
-  *next = d.allowed || d.behind ? WriteSliding(limit, c) : state;
-  d.used_units = c.current + weight;
-  d.used_ns = c.window.end - now_ns;
-  d.used_fraction = c.previous;
-  if (c.current > 0) {
-    d.reset_after_ns = c.window.end + limit.period_ns() - now_ns;
-  } else if (c.previous > 0) {
-    d.reset_after_ns = c.window.end - now_ns;
-  }
-  return d;
+__attribute__((noinline)) Decision StepSliding(const Limit& limit, const CellState& state,
+                                               int64_t now_ns, int64_t cost, CellState* next) {
+  if (HasSlidingCode(limit, state)) [[unlikely]]
+    return StepSlidingWithCode(limit, state, now_ns, cost, next);
+  return DecideSliding(limit, ReadWithoutCode(limit, state, now_ns), state, now_ns, cost, next);
 }
 
 Charging ChargeWindow(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
