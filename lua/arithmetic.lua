@@ -21,7 +21,7 @@ local function after(s1, n1, s2, n2)
 end
 
 -- TOLERANCE, in nanoseconds, is how far a state may lie ahead of `now` before the clock is
--- assumed to have gone back; the core prepends its definition (kClockToleranceNs).
+-- assumed to have gone back; the core replaces it by kClockToleranceNs.
 
 -- The lifetime of a key whose state matters for (s, n): milliseconds, rounded up, at least 1, plus
 -- the margin of the plan. Adds 2, since the server counts from a millisecond that it rounds down

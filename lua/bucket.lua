@@ -16,10 +16,11 @@
 -- State in the reply, 8: s, ns, fraction as in the value, the count that wrote it (without an id
 --   the code of what is owed); then the slots: end, length, current, previous; all 0 if fresh. With
 --   slots it is the state with their cap, and after the reports of a lease.
-need_codes()
 local bucket = {args = 15, more = 3, of_lease = 8}
 
-local FRACTION, COUNT, OWES = 1, 2, 4
+local FRACTION = 1
+local COUNT = 2
+local OWES = 4
 -- The most periods that a burst is taken to span.
 local MOST_SPAN = 100
 
@@ -143,7 +144,7 @@ function bucket.read(key, a, now_s, now_n)
     us, un = sub(s, n, now_s, now_n)
     uf = fraction
     local ms, mn, mf = depth_s, depth_n, depth_f
-    if code > 0 then ms, mn = add(ms, mn, debt_time(code)) end
+    if code > 0 then ms, mn = add(ms, mn, debts().time_of_code(code)) end
     local ts, tn = add(ms, mn, 0, TOLERANCE)
     if deeper(us, un, uf, ts, tn, depth_f) then
       -- A limit that blocks everything keeps what another number of its id has counted.
@@ -255,7 +256,7 @@ local function store(key, a, now_s, now_n, used, count, denominator, span_parts,
     local os, on = sub(used[1], used[2], depth_s, depth_n)
     local ns = os * E9 + on
     if used[3] > depth_f then ns = ns + 1 end
-    value = struct.pack('>I2I5I4I7I2', format + FRACTION + OWES, s, n, used[3], code_of(ns))
+    value = struct.pack('>I2I5I4I7I2', format + FRACTION + OWES, s, n, used[3], debts().code_of(ns))
   elseif count ~= 0 then
     value = struct.pack('>I2I5I4I7I4I4', format + FRACTION + COUNT, s, n, used[3] + span_parts,
                         count, denominator)

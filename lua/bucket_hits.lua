@@ -10,7 +10,7 @@
 --   hits pass, which are the first ones, and its state before, 0 if fresh. A state of -1 is one
 --   that this script does not understand: then nothing was done, and plan.lua with bucket.lua must
 --   be called.
--- TOLERANCE_US is kClockToleranceNs; the core prepends its definition.
+-- The core replaces TOLERANCE_US by kClockToleranceNs.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local depth, cost = tonumber(ARGV[1]), tonumber(ARGV[2])

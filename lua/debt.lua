@@ -1,15 +1,38 @@
--- Multiples of a period, for the algorithms whose debt is counted in periods.
+-- What is needed of keys that owe: codes of debts (cpp/core/algorithms/debt.h), and multiples of a
+-- period, for the algorithms whose debt is counted in periods.
 
 -- The seconds of the longest period, within which what is owed is paid.
 local LONGEST = 3155760000
 
-local times, quotient
+local made
+-- The functions, which are defined by the first call: few keys owe, and a script defines its
+-- functions anew each time.
+local function debts()
+  if made then return made end
+  made = {}
 
--- Defines them, and what need_codes() does.
-local function need_periods()
-  need_codes()
+  -- The code of a number, which is rounded up.
+  function made.code_of(number)
+    local shift, unit = 0, 1
+    while number >= 16 * unit do shift, unit = shift + 1, unit * 2 end
+    return shift * 8 + math.ceil(number / unit)
+  end
+
+  function made.of_code(code)
+    if code < 8 then return code end
+    return (8 + code % 8) * 2 ^ (math.floor(code / 8) - 1)
+  end
+
+  -- The same as a duration.
+  function made.time_of_code(code)
+    local ns = made.of_code(code)
+    local s = math.floor(ns / E9)
+    if ns < s * E9 then s = s - 1 end
+    return s, ns - s * E9
+  end
+
   -- k * (s, n), exact, for up to 100 years.
-  function times(k, s, n)
+  function made.times(k, s, n)
     local high = math.floor(k / 65536)
     local n1 = high * n
     local carried = math.floor(n1 / E9)
@@ -19,14 +42,14 @@ local function need_periods()
   end
 
   -- (s, n) / (ps, pn), rounded down.
-  function quotient(s, n, ps, pn)
+  function made.quotient(s, n, ps, pn)
     local k = math.floor((s + n / E9) / (ps + pn / E9))
     -- Undoes a rounding error.
-    local ts, tn = times(k, ps, pn)
+    local ts, tn = made.times(k, ps, pn)
     if after(ts, tn, s, n) then return k - 1 end
     ts, tn = add(ts, tn, ps, pn)
     if after(ts, tn, s, n) then return k end
     return k + 1
   end
+  return made
 end
-if not plain then need_periods() end

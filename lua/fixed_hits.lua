@@ -10,10 +10,9 @@
 --   microseconds, and the units used, both 0 if fresh. An end of -1 means that the state is one
 --   that this script does not understand: then nothing was done, and plan.lua with
 --   fixed_window.lua must be called.
--- TOLERANCE_US is kClockToleranceNs; the core prepends its definition.
+-- The core replaces TOLERANCE_US by kClockToleranceNs.
 local call, pcall, floor = redis.call, redis.pcall, math.floor
 local pack, unpack = struct.pack, struct.unpack
-local FORMAT = 129 * 256  -- without flags, see lua/value.lua
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 local margin = ARGV[1] + 3

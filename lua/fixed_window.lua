@@ -54,14 +54,13 @@ local function window_after(a, ss, sn, k)
     return start, 0, stop, 0
   end
   local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
-  local ts, tn = times(math.abs(k), ps, pn)
+  local ts, tn = debts().times(math.abs(k), ps, pn)
   if k < 0 then ss, sn = sub(ss, sn, ts, tn) else ss, sn = add(ss, sn, ts, tn) end
   return ss, sn, add(ss, sn, ps, pn)
 end
 
 -- Reads a state that owes, whose last window begins at (ls, ln), after now.
 local function read_owing(a, now_s, now_n, state, ls, ln)
-  need_periods()
   local months, count = tonumber(ARGV[a + 2]), math.max(1, tonumber(ARGV[a + 3]))
   local ss, sn, es, en = window_at(a, now_s, now_n)
   local full
@@ -69,9 +68,9 @@ local function read_owing(a, now_s, now_n, state, ls, ln)
     full = (first_month(ls, months) - first_month(ss, months)) / months
   else
     local ds, dn = sub(ls, ln, ss, sn)
-    full = quotient(ds, dn, tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
+    full = debts().quotient(ds, dn, tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
   end
-  local most = math.min(debt_of(state[4]), math.floor((9007199254740991 - state[3]) / count))
+  local most = math.min(debts().of_code(state[4]), math.floor((9007199254740991 - state[3]) / count))
   if full > most then
     full = most
     local fs, fn, ge, gn = window_after(a, ls, ln, -most)
@@ -85,7 +84,7 @@ local function read_owing(a, now_s, now_n, state, ls, ln)
   state.owes = true
   state.es, state.en = es, en
   state.used = math.min(state[3] + full * tonumber(ARGV[a + 3]),
-                        quotient(LONGEST, 0, tonumber(ARGV[a]), tonumber(ARGV[a + 1])) * count)
+                        debts().quotient(LONGEST, 0, tonumber(ARGV[a]), tonumber(ARGV[a + 1])) * count)
 end
 
 function fixed.read(key, a, now_s, now_n)
@@ -145,7 +144,7 @@ function fixed.write(key, a, now_s, now_n, state, charge)
       ss, sn = sub(es, en, tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
     end
     ss, sn, es, en = window_after(a, ss, sn, full)
-    value = struct.pack('>I2I5I4I7I2', FORMAT + DEBT, es, en, used - full * count, code_of(full))
+    value = struct.pack('>I2I5I4I7I2', FORMAT + DEBT, es, en, used - full * count, debts().code_of(full))
   else
     value = struct.pack('>I2I5I4I7', FORMAT, es, en, used)
   end

@@ -84,11 +84,11 @@ local function note_owed(key, state, end_s, end_n, ps, pn)
   local each = 0
   if after(os, on, end_s, end_n) then
     local ds, dn = sub(os, on, end_s, end_n)
-    each = quotient(ds, dn, ps, pn)
-    local ts, tn = times(each, ps, pn)
+    each = debts().quotient(ds, dn, ps, pn)
+    local ts, tn = debts().times(each, ps, pn)
     if after(ds, dn, ts, tn) then each = each + 1 end
   end
-  local es, en = add(end_s, end_n, times(each, ps, pn))
+  local es, en = add(end_s, end_n, debts().times(each, ps, pn))
   if state.back_s then es, en = add(es, en, state.back_s, state.back_n) end
   local at = first_after(key, state.first, state.size, es, en)
   state.owed = each * state.alive + state.size - at
@@ -111,14 +111,13 @@ function log.read(key, a, now_s, now_n)
       state.code = math.floor(head / CODE)
       format, head = FORMAT, head % CODE
       if state.code < 1 or state.code > 511 then format = 0 end
-      need_periods()
     end
     if format ~= FORMAT or size % 1 ~= 0 or size > MOST_ENTRIES or head >= size then
       refuse(front, 'a log', 2)
     end
     local ns, nn = entry(key, size - 1)
     local ms, mn = end_s, end_n
-    if state.code > 0 then ms, mn = add(ms, mn, debt_time(state.code)) end
+    if state.code > 0 then ms, mn = add(ms, mn, debts().time_of_code(state.code)) end
     local ts, tn = add(ms, mn, 0, TOLERANCE)
     if after(ns, nn, ts, tn) then
       state.behind = true
@@ -181,7 +180,7 @@ function log.write(key, a, now_s, now_n, state, charge)
     entries = shifted(entries, (state.more - part) / (#entries / 9), part, ps, pn)
     local ns, nn = struct.unpack('>I5I4', string.sub(entries, -9))
     local ds, dn = sub(ns, nn, add(now_s, now_n, ps, pn))
-    store(key, entries, now_s, now_n, ds < 0 and 0 or code_of(ds * E9 + dn))
+    store(key, entries, now_s, now_n, ds < 0 and 0 or debts().code_of(ds * E9 + dn))
     return
   end
   if state.behind then
@@ -211,7 +210,7 @@ if not plain then
   -- The same by k periods, which makes them earlier if k is negative.
   local function moved(entries, k, ps, pn)
     if k == 0 or #entries == 0 then return entries end
-    return moved_by(entries, k > 0 and add or sub, times(math.abs(k), ps, pn))
+    return moved_by(entries, k > 0 and add or sub, debts().times(math.abs(k), ps, pn))
   end
 
   -- InstantRing::Shift() for the bytes of all entries that count.
@@ -238,7 +237,7 @@ if not plain then
     local function later(i, periods)
       local es, en = state.es, state.en
       if i < state.alive then es, en = entry_of(key, state, state.first + i) end
-      return add(es, en, times(periods, ps, pn))
+      return add(es, en, debts().times(periods, ps, pn))
     end
     local part = state.more % n
     local periods = (state.more - part) / n

@@ -31,7 +31,11 @@ if holds then op = 'reserve' end
 local life_ms = tonumber(ARGV[7])
 local count = #KEYS / 3
 local now_ms = now_s * 1000 + math.floor(now_n / 1000000)
-local NOTHING, OPEN, AGAIN, SETTLED, OTHER = 0, 1, 2, 3, 4
+local NOTHING = 0
+local OPEN = 1
+local AGAIN = 2
+local SETTLED = 3
+local OTHER = 4
 
 local function text(kind, units)
   return kind .. string.format('%.0f', units)

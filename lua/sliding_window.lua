@@ -42,16 +42,15 @@ end
 
 -- Reads a state that owes, whose last window begins at (ls, ln), after now.
 local function read_owing(a, now_s, now_n, state, ls, ln)
-  need_periods()
   local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
   local count = math.max(1, tonumber(ARGV[a + 2]))
   local ss, sn = floor_to(now_s, now_n, ps, pn)
   local ds, dn = sub(ls, ln, ss, sn)
-  local full = quotient(ds, dn, ps, pn)
-  local most = math.min(debt_of(state[4] - MARK), math.floor((9007199254740991 - state[3]) / count))
+  local full = debts().quotient(ds, dn, ps, pn)
+  local most = math.min(debts().of_code(state[4] - MARK), math.floor((9007199254740991 - state[3]) / count))
   if full > most then
     full = most
-    local fs, fn = sub(ls, ln, times(most, ps, pn))
+    local fs, fn = sub(ls, ln, debts().times(most, ps, pn))
     ds, dn = sub(fs, fn, now_s, now_n)
     if after(ds, dn, 0, TOLERANCE) then
       state.behind = true
@@ -62,7 +61,7 @@ local function read_owing(a, now_s, now_n, state, ls, ln)
   state.owes = true
   state.ss, state.sn, state.previous = ss, sn, 0
   state.current = math.min(state[3] + full * tonumber(ARGV[a + 2]),
-                           quotient(LONGEST, 0, ps, pn) * count)
+                           debts().quotient(LONGEST, 0, ps, pn) * count)
 end
 
 function sliding.read(key, a, now_s, now_n)
@@ -115,14 +114,15 @@ function sliding.write(key, a, now_s, now_n, state, charge)
   local current, previous, format = state.current, state.previous, FORMAT
   if charge then current = current + tonumber(ARGV[a + 3]) end
   local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
-  local count = tonumber(ARGV[a + 2])
   local ss, sn = state.ss, state.sn
-  if state.owes and current > count and count > 0 then
-    local full = math.floor((current - 1) / count)
-    ss, sn = add(ss, sn, times(full, ps, pn))
-    current, previous, format = current - full * count, MARK + code_of(full), FORMAT + DEBT
-  elseif state.owes then
+  if state.owes then
+    local count = tonumber(ARGV[a + 2])
     previous = count  -- what it was is not known any more
+    if current > count and count > 0 then
+      local full = math.floor((current - 1) / count)
+      ss, sn = add(ss, sn, debts().times(full, ps, pn))
+      current, previous, format = current - full * count, MARK + debts().code_of(full), FORMAT + DEBT
+    end
   end
   local gs, gn = add(ss, sn, ps, pn)
   gs, gn = add(gs, gn, ps, pn)

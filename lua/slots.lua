@@ -5,7 +5,8 @@
 -- Value: with the flag 32 a bucket's fields are followed by 7 bytes of the end of the current slot
 --   and 5 of its length, microseconds, and 6 each of the units that were granted in this slot and in
 --   the one before. Without units out there are no such fields.
-local SLOTS, SLOTS_SIZE = 32, 24
+local SLOTS = 32
+local SLOTS_SIZE = 24
 -- The longest slot, microseconds. Leases are no longer than 10 s.
 local LONGEST_SLOT = 60000000
 

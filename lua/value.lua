@@ -21,32 +21,6 @@ local DEBT = 1
 -- others only if it is not.
 local plain = ARGV[1] == 'hit' and ARGV[6] == ''
 
-local code_of, debt_of, debt_time
-
--- Defines them, for a key that owes.
-local function need_codes()
-  -- The code of a number, which is rounded up.
-  function code_of(number)
-    local shift, unit = 0, 1
-    while number >= 16 * unit do shift, unit = shift + 1, unit * 2 end
-    return shift * 8 + math.ceil(number / unit)
-  end
-
-  function debt_of(code)
-    if code < 8 then return code end
-    return (8 + code % 8) * 2 ^ (math.floor(code / 8) - 1)
-  end
-
-  -- The same as a duration.
-  function debt_time(code)
-    local ns = debt_of(code)
-    local s = math.floor(ns / E9)
-    if ns < s * E9 then s = s - 1 end
-    return s, ns - s * E9
-  end
-end
-if not plain then need_codes() end
-
 -- The last second whose nanoseconds fit 64 bits.
 local LAST_SECOND = 9223372035
 

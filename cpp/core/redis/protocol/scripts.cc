@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "algorithms/debt.h"
 #include "base/time_units.h"
 #include "leases/table.h"
@@ -59,9 +60,11 @@ bool IsText(const redisReply& reply) { return reply.type == REDIS_REPLY_STRING; 
 
 absl::string_view Absl(std::string_view text) { return {text.data(), text.size()}; }
 
-// The Lua definition of a constant that scripts and core share.
-std::string Constant(absl::string_view name, int64_t value) {
-  return absl::StrCat("local ", name, " = ", value, "\n");
+// The script, with the constants that it shares with the core.
+std::string WithConstants(std::string_view script) {
+  return absl::StrReplaceAll(
+      Absl(script), {{"TOLERANCE_US", absl::StrCat(kClockToleranceNs / kMicrosecondNs)},
+                     {"TOLERANCE", absl::StrCat(kClockToleranceNs)}});
 }
 
 // Empty if no limit has a letter of its own.
@@ -243,14 +246,13 @@ Scripts::Script Scripts::ScriptOf(size_t set, std::string_view tail) {
   Script script;
   std::string& text = script.text;
   std::string names = "local algorithms = {";
-  text = absl::StrCat(Constant("TOLERANCE", kClockToleranceNs), Absl(lua::arithmetic),
-                      Absl(lua::value));
+  text = absl::StrCat(Absl(lua::arithmetic), Absl(lua::value));
   // A script runs its definitions at each call, so it has no more than it needs.
   constexpr size_t kWindows = 1 << 1 | 1 << 2;
-  constexpr size_t kOfPeriods = kWindows | 1 << 3;
+  constexpr size_t kOwe = 1 | kWindows | 1 << 3;
   if ((set & 1) != 0) text += lua::slots;
   if ((set & kWindows) != 0) text += lua::floor_to;
-  if ((set & kOfPeriods) != 0) text += lua::debt;
+  if ((set & kOwe) != 0) text += lua::debt;
   for (size_t i = 0; i < kParts.size(); ++i) {
     if ((set >> i & 1) == 0) continue;
     text += kParts[i].text;
@@ -262,16 +264,16 @@ Scripts::Script Scripts::ScriptOf(size_t set, std::string_view tail) {
   text += names + "}\n";
   text += lua::call;
   text += tail;
+  text = WithConstants(text);
   script.digest = Sha1InHex(text);
   return script;
 }
 
 Scripts::Scripts() {
   for (size_t set = 1; set < scripts_.size(); ++set) scripts_[set] = ScriptOf(set, lua::plan);
-  const std::string tolerance = Constant("TOLERANCE_US", kClockToleranceNs / kMicrosecondNs);
-  bucket_hits_.text = absl::StrCat(tolerance, Absl(lua::bucket_hits));
-  fixed_hits_.text = absl::StrCat(tolerance, Absl(lua::fixed_hits));
-  bucket_plan_.text = absl::StrCat(tolerance, Absl(lua::bucket_plan));
+  bucket_hits_.text = WithConstants(lua::bucket_hits);
+  fixed_hits_.text = WithConstants(lua::fixed_hits);
+  bucket_plan_.text = WithConstants(lua::bucket_plan);
   for (Script* script : {&bucket_hits_, &fixed_hits_, &bucket_plan_}) {
     script->digest = Sha1InHex(script->text);
   }
