@@ -15,6 +15,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local depth, cost = tonumber(ARGV[1]), tonumber(ARGV[2])
 local margin = tonumber(ARGV[3]) + 3
+local several = ARGV[4]
 local reply = {now}
 local n = 1
 for i = 1, #KEYS do
@@ -32,8 +33,9 @@ for i = 1, #KEYS do
     if used > depth + TOLERANCE_US then
       redis.call('SET', key, now + depth, 'PX', math.floor(depth / 1000) + margin)
     elseif used + cost <= depth then
+      passes = 1
       -- Exact: both are integers below 2^53.
-      passes = math.min((ARGV[i + 3] or 1) + 0, math.floor((depth - used) / cost))
+      if several then passes = math.min(ARGV[i + 3] + 0, math.floor((depth - used) / cost)) end
       used = used + passes * cost
       redis.call('SET', key, now + used, 'PX', math.floor(used / 1000) + margin)
     end
