@@ -62,9 +62,9 @@ absl::string_view Absl(std::string_view text) { return {text.data(), text.size()
 
 // The script, with the constants that it shares with the core.
 std::string WithConstants(std::string_view script) {
-  return absl::StrReplaceAll(
-      Absl(script), {{"TOLERANCE_US", absl::StrCat(kClockToleranceNs / kMicrosecondNs)},
-                     {"TOLERANCE", absl::StrCat(kClockToleranceNs)}});
+  return absl::StrReplaceAll(Absl(script),
+                             {{"TOLERANCE_US", absl::StrCat(kClockToleranceNs / kMicrosecondNs)},
+                              {"TOLERANCE", absl::StrCat(kClockToleranceNs)}});
 }
 
 // Empty if no limit has a letter of its own.
