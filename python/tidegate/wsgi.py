@@ -44,6 +44,7 @@ __all__ = ["RateLimitMiddleware"]
 
 _OPTIONS = OptionReader(MiddlewareOptions)
 _STORED = ("storage", "limiter")
+_PROBLEM = PROBLEM_TYPE.decode()
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
@@ -115,22 +116,22 @@ class RateLimitMiddleware:
     def _refuse(
         self, outcome: RequestDecision, environ: Environ, start_response: StartResponse
     ) -> Iterable[bytes]:
-        response = BLOCKING.run(
-            outcome.service_answer(
-                environ,
-                BLOCKING,
-                accepts=lambda answer: callable(answer) or isinstance(answer, PLAIN),
-                expected="a WSGI application, a dict, list, str or bytes",
+        body, kind = outcome.problem(), _PROBLEM
+        # Refusals are many, and most services have no answer of their own.
+        if outcome.limiter.hooks.on_refused is not None:
+            response = BLOCKING.run(
+                outcome.service_answer(
+                    environ,
+                    BLOCKING,
+                    accepts=lambda answer: callable(answer) or isinstance(answer, PLAIN),
+                    expected="a WSGI application, a dict, list, str or bytes",
+                )
             )
-        )
-        kind = PROBLEM_TYPE.decode()
-        if isinstance(response, PLAIN):
-            body, kind = plain_body(response)
-        elif response is not USUAL:
-            application: WSGIApp = response
-            return application(environ, with_fields(start_response, (outcome,)))
-        else:
-            body = outcome.problem()
+            if isinstance(response, PLAIN):
+                body, kind = plain_body(response)
+            elif response is not USUAL:
+                application: WSGIApp = response
+                return application(environ, with_fields(start_response, (outcome,)))
         start_response(
             "429 Too Many Requests",
             [
