@@ -49,6 +49,8 @@ class RedisStore::Sent final : public redis::Caller {
     }
   };
 
+  using Calls = absl::InlinedVector<std::unique_ptr<Call>, 1>;
+
   Sent(Instant deadline, std::unique_ptr<Call> call)
       : Caller(deadline),
         store_(call->store),
@@ -58,7 +60,7 @@ class RedisStore::Sent final : public redis::Caller {
   }
 
   // For requests in a form other than the cheapest, or by the text of the script.
-  Sent(Instant deadline, std::vector<std::unique_ptr<Call>> calls, redis::Form form, bool by_text)
+  Sent(Instant deadline, Calls calls, redis::Form form, bool by_text)
       : Caller(deadline),
         store_(calls[0]->store),
         slot_(store_.SlotOf(calls[0]->plan[0])),
@@ -139,9 +141,9 @@ class RedisStore::Sent final : public redis::Caller {
       if (!answers.ok()) {
         calls_[i]->Answer(answers.status());
       } else if (form_ == redis::Form::kFull || !(*answers)[i].states.empty()) {
-        calls_[i]->Answer((*answers)[i]);
+        calls_[i]->Answer(std::move((*answers)[i]));
       } else {
-        std::vector<std::unique_ptr<Call>> one;
+        Calls one;
         one.push_back(std::move(calls_[i]));
         Send(std::make_unique<Sent>(deadline(), std::move(one), redis::Form::kFull,
                                     /*by_text=*/false));
@@ -155,7 +157,7 @@ class RedisStore::Sent final : public redis::Caller {
   const uint16_t slot_;
   const redis::Form form_;
   const bool by_text_ = false;
-  std::vector<std::unique_ptr<Call>> calls_;
+  Calls calls_;
   size_t kinds_ = 1;  // of hits that are not alike, at most
 };
 

@@ -20,8 +20,8 @@ struct FreeReply {
 };
 
 // A request that no thread waits for. All its functions are called by the client's I/O thread,
-// without a lock; only if the request could not be queued at all, Done() is called by the thread
-// that called Send().
+// without a lock, with two exceptions: Join() may be called by a thread in Send(), under a lock;
+// and if the request could not be queued at all, Done() is called by the thread that called Send().
 class Caller {
  public:
   explicit Caller(Instant deadline) : deadline_(deadline) {}

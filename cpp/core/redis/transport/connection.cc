@@ -239,7 +239,7 @@ absl::Status Connection::NotConnected(const InFlight& in_flight) const {
 // -------------------------------------------------------------- calls that wait
 
 absl::Status Connection::CheckQueue() const {
-  const size_t calls = queue_.size() + waiting_.size() + leaving_;
+  const size_t calls = queue_.size() + waiting_.size() + joined_ + leaving_;
   if (calls < options_.max_queue) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       calls, " calls wait for Redis; expected at most ", options_.max_queue, " (max_queue)"));

@@ -183,6 +183,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   // Lets one of the waiting callers read.
   void PassReading();
   // For requests queued with Send():
+  void AddWaiting(std::unique_ptr<Caller>* caller);  // to waiting_, or to a request in it
   void SendWaiting(Lock& lock);                      // (*)
   void FailWaiting(Instant now);                     // those that cannot be sent
   void ExpireLate(Lock& lock);                       // (*)
@@ -218,6 +219,7 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   bool served_ = false;                 // whether io_ serves this
   std::deque<InFlightPtr> waiting_;     // to be sent
+  size_t joined_ = 0;                   // requests that are part of those in waiting_
   size_t leaving_ = 0;                  // taken from waiting_, not yet in queue_
   std::deque<InFlightPtr> async_;       // those of queue_ with a caller, by deadline
   std::vector<InFlightPtr> completed_;  // to be delivered

@@ -13,11 +13,6 @@
 namespace tidegate::redis {
 
 void Connection::Send(std::unique_ptr<Caller> caller) {
-  const auto in_flight = std::make_shared<InFlight>();
-  in_flight->async = true;
-  in_flight->submitted = MonotonicNow();
-  in_flight->deadline = caller->deadline();
-  in_flight->caller = std::move(caller);
   absl::Status refused;
   {
     Lock lock(*this);
@@ -28,22 +23,37 @@ void Connection::Send(std::unique_ptr<Caller> caller) {
       served_ = refused.ok();
     }
     if (refused.ok()) refused = CheckQueue();
-    if (refused.ok()) {
-      in_flight->could_leave = state_ == State::kUp;
-      waiting_.push_back(in_flight);
-    }
+    if (refused.ok()) AddWaiting(&caller);
   }
   if (refused.ok()) {
     io_->Submitted();
   } else {
-    in_flight->caller->Done(std::move(refused));
+    caller->Done(std::move(refused));
   }
+}
+
+void Connection::AddWaiting(std::unique_ptr<Caller>* caller) {
+  const bool is_up = state_ == State::kUp;
+  // Requests of one turn of a loop join here, which makes nothing that another thread must free.
+  // While there is no connection each has a deadline of its own.
+  if (is_up && !waiting_.empty()) waiting_.back()->caller->Join(caller);
+  if (*caller == nullptr) {
+    ++joined_;
+    return;
+  }
+  const auto in_flight = std::make_shared<InFlight>();
+  in_flight->async = true;
+  in_flight->submitted = MonotonicNow();
+  in_flight->deadline = (*caller)->deadline();
+  in_flight->caller = std::move(*caller);
+  in_flight->could_leave = is_up;
+  waiting_.push_back(in_flight);
 }
 
 void Connection::SendWaiting(Lock& lock) {
   std::deque<InFlightPtr> waiting;
   waiting.swap(waiting_);
-  leaving_ = waiting.size();
+  leaving_ = waiting.size() + std::exchange(joined_, 0);
   const std::shared_ptr<Stream> stream = stream_;
   lock.Release();
   std::vector<InFlightPtr> joined;
@@ -82,6 +92,7 @@ void Connection::FailWaiting(Instant now) {
   const bool connecting = state_ == State::kConnecting && failure_.ok();
   std::deque<InFlightPtr> waiting;
   waiting.swap(waiting_);
+  joined_ = 0;
   for (InFlightPtr& in_flight : waiting) {
     if (connecting && ExtendIfStarved(*in_flight, now)) {
       waiting_.push_back(std::move(in_flight));
