@@ -2,27 +2,35 @@
 -- arithmetic.lua and the algorithms that the plan needs before this file.
 --
 -- KEYS: one for each limit, all of one hash slot.
--- ARGV[1] the operation: hit, lease (a hit of a node that wants units for later hits, too), peek,
---   refund, release, extend (of leases), top_up and bring_forward
---   (of one quota), charge, which charges what has been used and refuses nothing, reset, which
---   leaves carried and topped-up units of quotas, and forget. Both leave the units of buckets that
---   nodes hold, and delete the keys of other limits.
+-- ARGV[1] the operation:
+--   hit, peek, refund, release
+--   lease, a hit of a node that wants units for later hits too
+--   extend (of the leases of places)
+--   top_up and bring_forward (of one quota)
+--   charge, which charges what has been used and refuses nothing
+--   reset, which leaves carried and topped-up units of quotas, and forget: both leave the units of
+--   buckets that nodes hold, and delete the keys of other limits
 -- ARGV[2], [3] the instant of the call, s and ns; both empty: the server's TIME.
 -- ARGV[4] 1 if a state that lies further ahead than the clock allows may be moved back (see
 --   cpp/include/tidegate/step.h).
 -- ARGV[5] milliseconds that keys are kept after their state no longer matters.
--- ARGV[6] one letter for each limit: s if it is in shadow, so that it refuses nothing and is
---   charged if it has room; o for a cost beyond the capacity that passes when nothing of the key is
---   used, and owes the rest, and p for both; else e. Empty: e for all. Then for each limit its
---   algorithm (bucket, fixed, sliding, log, quota) and the arguments that the head of that file
---   lists; for charge, o and p, then `more` arguments with the most that may be owed: of a bucket
---   burst * T and that, as s, ns, fraction, else units. For lease, buckets and windows have
---   `of_lease` arguments more.
--- Reply, all integers but the states of quotas: 1 if all limits pass, else 0 (for operations that
---   decide nothing 1); the instant of the call, s, ns; then for each limit its state before the
---   call, 4 numbers, 6, 8 or a text, as listed at the head of its file; and for charge and lease, for each
---   limit the units that it was charged or that it granted. The core computes the values of headers from the state, by
---   its pure step.
+-- ARGV[6] one letter for each limit, or empty for e of all:
+--   e: none of the others
+--   s: in shadow, so that it refuses nothing and is charged if it has room
+--   o: a cost beyond the capacity passes when nothing of the key is used, and owes the rest
+--   p: both
+-- Then for each limit:
+--   its algorithm (bucket, fixed, sliding, log, quota)
+--   the arguments that the head of that file lists
+--   for charge, o and p `more` arguments with the most that may be owed: of a bucket burst * T and
+--   that, each as s, ns, fraction; else units
+--   for lease `of_lease` arguments, of buckets and windows
+-- Reply, all integers but the states of quotas:
+--   1 if all limits pass, else 0; 1 for operations that decide nothing
+--   the instant of the call, s, ns
+--   for each limit its state before the call: 4, 6 or 8 numbers or a text, as the head of its file
+--   lists; the core computes the values of headers from it, by its pure step
+--   for charge and lease, for each limit the units that it was charged or that it granted
 -- Units: seconds and nanoseconds since the epoch.
 local reply = {1, now_s, now_n}
 local plan = {}

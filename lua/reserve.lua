@@ -1,29 +1,33 @@
--- Applies a call of a reservation, all or none, in place of plan.lua: reserves units, settles them
--- at what was used, or raises them. Whoever takes the record of a reservation settles it; that and
--- the correction are one script, so a call that is made twice corrects once.
+-- Applies one call of a reservation in place of plan.lua, to all limits or to none: reserves
+-- units, settles them at what was used, or raises them. Whoever takes the record of a reservation
+-- settles it. Taking it and correcting the count are one script, so a call that is made twice
+-- corrects once.
 --
--- KEYS: one for each limit, as for plan.lua, then for each of them the record, and then for each of
---   them its open reservations that are given back when their life is over.
--- ARGV[1] the operation: reserve, settle or raise; hold, which reserves what is given back when the
---   life of the records is over; or undo, which settles units that were charged
---   without a record, and makes the records that are not there.
+-- KEYS: for each limit its key, as for plan.lua; then for each limit the record; then for each
+--   limit the hash of its open reservations that are given back when their life is over.
+-- ARGV[1] the operation: reserve; settle; raise; hold, which reserves units that are given back
+--   when the life of their records is over; or undo, which settles units that were charged without
+--   a record, and makes the records that are missing.
 -- ARGV[2] to [6] as for plan.lua, ARGV[6] never empty.
--- ARGV[7] for reserve the milliseconds that a record lives, for settle those that a settled one is
---   kept at most, for callers that ask again, and for undo those that it is kept.
--- Then for each limit: for settle what to do about the difference, charge, refund or none, else hit;
---   for settle the units that the record must hold, for which the arguments that follow were
---   computed (else 0); the units reserved or used; for settle the instant from which the units that
---   were reserved count no more, s, ns (else 0, 0); and its algorithm with its arguments as for
---   plan.lua, for what is to be done.
--- Value of a record: o and the units while it is open, s and the units once it is settled. One that
---   is given back is, while it is open, in the hash of its limit, under its id: the units, when its
---   life is over in milliseconds, until when the units count, s, ns, and when they were charged, s,
---   ns. The field next is the first end of these lives. Each call gives back those that are over.
--- Reply, all integers but the states of quotas: 1, or 0 if nothing was done, since a limit or a
---   record refused, or since a state lies too far ahead; the instant of the call, s, ns; for each
---   limit its state, before the call, but for settle after it; and then for each limit what was
---   found of its record, as Found in cpp/include/tidegate/reservation.h, its units, and for settle
---   the units that are charged now.
+-- ARGV[7] milliseconds: for reserve how long a record lives; for settle how long a settled record
+--   is kept at most, for callers that ask again; for undo how long the records are kept.
+-- Then for each limit:
+--   what is done to its key: for settle charge, refund or none, about the difference; else hit
+--   for settle the units that the record must hold, for which the arguments hold; else 0
+--   the units that are reserved or were used
+--   for settle the instant from which the reserved units no longer count, s, ns; else 0, 0
+--   its algorithm and the arguments of it, as for plan.lua, for what is done
+-- Value of a record: o and the units while it is open, s and the units once it is settled. While a
+--   record that is given back is open, it is in the hash of its limit, under its id: the units;
+--   the end of its life in milliseconds; the instants until which the units count and at which
+--   they were charged, each as s, ns. The field next is the first end of these lives. Each call
+--   gives back the units of those that are over.
+-- Reply, all integers but the states of quotas:
+--   1; or 0 if nothing was done: a limit or a record refused, or a state lies too far ahead
+--   the instant of the call, s, ns
+--   for each limit its state: before the call, but for settle after it
+--   for each limit what was found of its record, as Found in cpp/include/tidegate/reservation.h;
+--     the units of the record; and for settle the units that are charged now
 local undo = op == 'undo'
 if undo then op = 'settle' end
 local holds = op == 'hold'

@@ -107,33 +107,34 @@ double Demand::Guess(int64_t now_ns, int64_t length_ns) const {
 
 namespace {
 
-// Of a lease's length.
-constexpr double kWanted = 0.9;
-// If others have enough: so many deviations more.
-constexpr double kMore = 2;
-// If the centre has room for so many leases like this one, there are enough for many nodes.
+// A node asks for the units that it expects to spend in one lease: for this share of them, but for
+// all and so many standard deviations more if the key is full, or if the centre has room for
+// kManyLeases such leases, which is enough for many nodes.
+constexpr double kWantedShare = 0.9;
+constexpr double kDeviationsIfFull = 2;
+constexpr double kDeviationsIfRich = 1;
 constexpr double kManyLeases = 16;
-constexpr double kMoreOfRich = 1;
-// How long a node waits before it asks a centre that has next to nothing again, of a quarter of a
-// lease, and up to one quarter more.
+// A node that was granted next to nothing asks again after this share of a quarter of a lease, and
+// up to one quarter more.
 constexpr double kDryPause = 0.6;
-// How long before its end a lease is followed by another: so long at least, and less if others have
-// enough.
-constexpr double kEnding = 0.06;
-constexpr double kLongestEnding = 0.15;
-// An answer that is far away is asked for earlier, so that it comes in time even if it takes twice
-// as long as most, and even if no call asks for it for a while; but not before half of the lease.
+// A node asks for the next lease this share of a lease before the end of the last one: later if the
+// key is full or the centre rich, since then a late answer costs little.
+constexpr double kLateEnding = 0.06;
+constexpr double kEarlyEnding = 0.15;
+// It asks at least this many round trips before the end, but not before half of the lease: the
+// answer then comes in time even if it takes twice as long as most, and even if no call asks for a
+// while.
 constexpr int64_t kEndingTrips = 3;
-// Of a key with fewer units in a lease, leases are twice as long.
+// A lease is twice as long from when a node expects to spend fewer than kFewCalls units in it until
+// it expects kManyCalls.
 constexpr double kFewCalls = 8;
-// Until it has more than these.
 constexpr double kManyCalls = 16;
-// Of a lease from a distant centre, what is left when it comes where trips are just so long.
+// The share of a lease that is left when the answer of a centre comes that is just far enough to be
+// called distant.
 constexpr double kLeftOfDistant = 0.75;
-// While answers come too late for leases, one question in so many of them finds out whether they
-// still do.
+// While answers come too late for leases, a node asks once in so many leases whether they still do.
 constexpr int64_t kFarLeases = 5;
-// Leasing fewer units than that costs more than it saves.
+// Leasing fewer units costs more than it saves.
 constexpr double kLeastDemand = 2;
 
 int64_t Scaled(int64_t ns, double by) { return static_cast<int64_t>(static_cast<double>(ns) * by); }
@@ -165,9 +166,9 @@ int64_t Keeper::Want(int64_t now_ns) const {
   const double most = 1LL << 40;  // as much as a value has room for
   // Calls come by chance; where there are enough units, a lease has some for more than usual.
   const double deviation = std::sqrt(demand);
-  const double want = is_full_   ? demand + kMore * deviation
-                      : is_rich_ ? demand + kMoreOfRich * deviation
-                                 : kWanted * demand;
+  const double want = is_full_   ? demand + kDeviationsIfFull * deviation
+                      : is_rich_ ? demand + kDeviationsIfRich * deviation
+                                 : kWantedShare * demand;
   // Where trips take a quarter of a lease, all of it; then the less the longer they take.
   const double left = 1 - static_cast<double>(ShortestTrip()) / static_cast<double>(2 * length_ns_);
   const double used = IsDistant() ? left / kLeftOfDistant : 1;
@@ -175,7 +176,7 @@ int64_t Keeper::Want(int64_t now_ns) const {
 }
 
 int64_t Keeper::Ending() const {
-  const int64_t least = Scaled(length_ns_, is_full_ || is_rich_ ? kEnding : kLongestEnding);
+  const int64_t least = Scaled(length_ns_, is_full_ || is_rich_ ? kLateEnding : kEarlyEnding);
   return std::max(least, std::min(kEndingTrips * trip_ns_, length_ns_ / 2));
 }
 

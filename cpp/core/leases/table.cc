@@ -422,23 +422,23 @@ void Table::Hear(const Asking& asking, const Heard& heard) {
   }
   if (!asking.asks) return;
   entry.leased_ns = now_ns;
-  Keeper::Heard told;
+  Keeper::Heard answer;
   if (heard.window.has_value()) {
     const int64_t left_ns = heard.window->end_ns - heard.now_ns;
-    told.granted = {heard.granted, slot_ns, std::min(asking.question.length_ns, left_ns)};
+    answer.granted = {heard.granted, slot_ns, std::min(asking.question.length_ns, left_ns)};
   } else {
-    told.granted = {heard.granted, slot_ns, asking.question.length_ns};
+    answer.granted = {heard.granted, slot_ns, asking.question.length_ns};
   }
-  told.allowed = heard.allowed;
-  told.cost = heard.cost;
-  told.wait_ns = heard.window.has_value()
-                     ? std::min(heard.wait_ns, std::max(kLongestHoldNs, entry.leasing->length_ns))
-                     : heard.wait_ns;
-  told.room = heard.window.has_value() ? heard.window->room : Room(terms, heard.level);
-  told.burst = terms.burst;
-  told.random = static_cast<uint32_t>(
+  answer.allowed = heard.allowed;
+  answer.cost = heard.cost;
+  answer.wait_ns = heard.window.has_value()
+                       ? std::min(heard.wait_ns, std::max(kLongestHoldNs, entry.leasing->length_ns))
+                       : heard.wait_ns;
+  answer.room = heard.window.has_value() ? heard.window->room : Room(terms, heard.level);
+  answer.burst = terms.burst;
+  answer.random = static_cast<uint32_t>(
       (static_cast<uint64_t>(now_ns) ^ asking.print.lo) * 0x9e3779b97f4a7c15 >> 32);
-  if (!entry.keeper->Hear(asking.question, now_ns, told)) give_back();
+  if (!entry.keeper->Hear(asking.question, now_ns, answer)) give_back();
 }
 
 void Table::Lose(const Asking& asking) {

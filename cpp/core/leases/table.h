@@ -89,8 +89,8 @@ class Table {
   // without a call, to be sent now; the caller sees to Hear() or Lose().
   Answer Hit(const Charge& charge, const Fingerprint& print, Decision* decision,
              std::shared_ptr<const Asking>* asking);
-  // A hit at `now_ns`, which one reading of the clock may tell for many. Spends its units if a
-  // lease has had them since then; otherwise nothing has changed. `asking` as for Hit().
+  // A hit at `now_ns`, an instant that may serve many hits. Spends its units if a lease has had
+  // them since then; else changes nothing. `asking` as for Hit().
   bool Spend(const Charge& charge, const Fingerprint& print, int64_t now_ns,
              std::shared_ptr<const Asking>* asking);
   // The question that a call to Redis should carry; null if none. After Hit() said kUnknown.
@@ -120,19 +120,19 @@ class Table {
     std::optional<WindowLevel> window = std::nullopt;  // or of a window
     int64_t wait_ns = 0;                               // if the call was refused
   };
-  // Units that nobody here waits for any more are given back.
+  // Takes an answer. Gives its units back if no call here waits for them any more.
   void Hear(const Asking& asking, const Heard& heard);
   void Lose(const Asking& asking);
   // Until when calls of this cost are refused here, from now on; 0 if they are not.
   int64_t HeldFor(const Charge& charge, const Fingerprint& print);
 
-  // What to tell the centre of keys that lost their place, and of windows of which units are held
-  // that nobody used in time; or of all keys.
+  // The questions that give units back: of keys that lost their place, and of windows whose units
+  // nobody has used in time; or of all keys.
   std::vector<std::shared_ptr<const Asking>> TakeGivenUp();
   std::vector<std::shared_ptr<const Asking>> GiveUpAll();
   bool has_given_up() const { return has_given_up_.load(std::memory_order_relaxed); }
 
-  // Fills in what the counters of a store say of leases.
+  // Fills in the counters of leases.
   void AddTo(StoreStats* stats);
 
  private:

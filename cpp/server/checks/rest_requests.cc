@@ -67,10 +67,10 @@ std::optional<Problem> ReadQuery(std::string_view query, Asked* asked, Decoded* 
 }
 
 // The answer to a gateway whose request lacks an attribute that the rules need.
-Problem Untold(std::string_view attribute, const CheckOptions& options) {
+Problem NoHeaderFor(std::string_view attribute, const CheckOptions& options) {
   std::string expected;
-  for (const auto& [name, told] : options.auth_headers) {
-    if (told == attribute) absl::StrAppend(&expected, expected.empty() ? "" : " or ", name);
+  for (const auto& [name, given] : options.auth_headers) {
+    if (given == attribute) absl::StrAppend(&expected, expected.empty() ? "" : " or ", name);
   }
   return Problem::BadRequest(absl::StrCat("no header names the ", Absl(attribute),
                                           " of the request, which the rules need; expected ",
@@ -143,10 +143,10 @@ std::optional<Problem> ReadGatewayCheck(const Request& request, const CheckConfi
     if (auto problem = asked->Add(attribute, value)) return problem;
   }
   if (config.rules->look_at_endpoints() && asked->Get("endpoint").data() == nullptr) {
-    return Untold("endpoint", options);
+    return NoHeaderFor("endpoint", options);
   }
   if (config.rules->look_at_methods() && asked->Get("method").data() == nullptr) {
-    return Untold("method", options);
+    return NoHeaderFor("method", options);
   }
   return std::nullopt;
 }

@@ -171,6 +171,6 @@ def _step(least_ns: float) -> tuple[int, int, str]:
             if factor >= 50 and 10**9 <= size < _UNITS[0][0]:
                 break  # minutes and hours are not decimal
             if size * factor >= least_ns:
-                told = units[at - 1] if factor >= 100 and size < 10**9 else (size, unit)
-                return size * factor, *told
+                shown = units[at - 1] if factor >= 100 and size < 10**9 else (size, unit)
+                return size * factor, *shown
     return math.ceil(least_ns), *_UNITS[0]

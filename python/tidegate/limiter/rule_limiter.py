@@ -428,7 +428,7 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         from tidegate.limiter.quotas.status import status_from
 
         quotas = self._quotas(self._with_tier(attributes))
-        return {name: status_from(count, told) for name, count, told in quotas}
+        return {name: status_from(count, values) for name, count, values in quotas}
 
     def bring_forward(self, **attributes: Attribute) -> None:
         """Records what the keys of such a request have of its quotas at this instant.

@@ -15,7 +15,7 @@ __all__ = ["Slips"]
 log = logging.getLogger("tidegate")
 
 # The most slips that are logged of one rule set.
-_MOST_SAID = 100
+_MOST_LOGGED = 100
 
 
 class Slips:
@@ -30,7 +30,7 @@ class Slips:
         self._rules = rules
         self.of_web = of_web
         self._named: Any = None
-        self._said: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     def attribute(self, name: str) -> None:
         from tidegate.rules.advice.attributes import meant_by_caller
@@ -53,7 +53,7 @@ class Slips:
         found = self._named.slip_of(name, value.decode("utf-8", "replace"))
         if found is None:
             return False
-        if (name, found.about) not in self._said and len(self._said) < _MOST_SAID:
-            self._said.add((name, found.about))
+        if (name, found.about) not in self._logged and len(self._logged) < _MOST_LOGGED:
+            self._logged.add((name, found.about))
             log.warning("a request was given the %s %s", name, found.message)
         return True

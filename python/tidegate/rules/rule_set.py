@@ -56,17 +56,17 @@ class RuleSet:
 
         Raises RulesError, whose problems name lines, and OSError if the file cannot be read.
         """
-        return cls._said(read_file(Path(path)))
+        return cls._with_advice(read_file(Path(path)))
 
     @classmethod
     def parse(cls, text: str, format: str = "yaml", *, source: str = "<text>") -> RuleSet:
         """Reads a text whose `format` is yaml, toml or json. Errors call it `source`."""
         if not isinstance(text, str):
             raise ArgumentTypeError(f"the rules are of type {type(text).__name__}; expected a text")
-        return cls._said(read_text(text, format, source))
+        return cls._with_advice(read_text(text, format, source))
 
     @classmethod
-    def _said(cls, document: Document) -> RuleSet:
+    def _with_advice(cls, document: Document) -> RuleSet:
         """The rules of a document, whose likely mistakes are logged."""
         rule_set = cls._from(document)
         say(rule_set.advice)

@@ -12,7 +12,7 @@ from tidegate.tuning.caveats import refused_then
 from tidegate.tuning.effect import Effect, effect_columns, effect_of, texts
 from tidegate.tuning.frame import Frame
 from tidegate.tuning.log_arguments import takes_columns
-from tidegate.tuning.recommend import Recommendation, Wishes, recommend_for
+from tidegate.tuning.recommend import Goal, Recommendation, recommend_for
 from tidegate.tuning.requests import Requests, as_share
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def backtest(
     `split` is the share of the log's time that the first part takes: 0.5 splits it in half. The
     other arguments are those of recommend(). Raises ConfigurationError if a part has no requests.
     """
-    wishes = Wishes.of(refuse_clients, refuse_requests, period, algorithm, confidence, seed)
+    goal = Goal.of(refuse_clients, refuse_requests, period, algorithm, confidence, seed)
     if as_share(split, "split") == 0:
         raise ConfigurationError("split is 0; expected a share of the log's time, such as 0.5")
     requests = Requests.of(keys, times, costs)
@@ -117,7 +117,7 @@ def backtest(
         )
     refused = None if status is None else refused_then(_by_time(status, requests)[:middle], middle)
     first, second = requests.select(slice(middle)), requests.select(slice(middle, None))
-    recommendation = recommend_for(first, wishes, refused)
+    recommendation = recommend_for(first, goal, refused)
     return Backtest(
         recommendation,
         np.datetime64(at, "ns"),

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from tidegate.tuning.requests import Period
     from tidegate.types import Algorithm
 
-__all__ = ["Recommendation", "Recommendations", "Wishes", "recommend", "recommend_for"]
+__all__ = ["Goal", "Recommendation", "Recommendations", "recommend", "recommend_for"]
 
 _DEFAULT_SHARE = 0.001
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Goal:
     """The checked arguments of recommend()."""
 
     promise: Promise
@@ -53,7 +53,7 @@ class Wishes:
         algorithm: Algorithm,
         confidence: float,
         seed: int,
-    ) -> Wishes:
+    ) -> Goal:
         """Raises ConfigurationError for values that make no sense."""
         if refuse_clients is not None and refuse_requests is not None:
             raise ConfigurationError(
@@ -266,10 +266,10 @@ def recommend(
     `confidence` and `seed` are those of the bootstrap. docs/tuning-recommend.md describes the
     method. Raises ConfigurationError for bad input, and if there are no requests.
     """
-    wishes = Wishes.of(refuse_clients, refuse_requests, period, algorithm, confidence, seed)
+    goal = Goal.of(refuse_clients, refuse_requests, period, algorithm, confidence, seed)
     requests = Requests.of(keys, times, costs)
     if by is None:
-        return recommend_for(requests, wishes, refused_then(status, len(requests)))
+        return recommend_for(requests, goal, refused_then(status, len(requests)))
     groups = as_keys(by, "groups", optional=True)
     check_length(len(groups), "groups", len(requests))
     refused = None
@@ -281,7 +281,7 @@ def recommend(
     return Recommendations(
         {
             groups.names[code]: recommend_for(
-                requests.select(at), wishes, None if refused is None else int(refused[at].sum())
+                requests.select(at), goal, None if refused is None else int(refused[at].sum())
             )
             for code, at in each_shown(progress, _parts(codes), "recommend", long=True)
         }
@@ -299,9 +299,9 @@ def _parts(codes: NDArray[np.uint32]) -> list[tuple[int, NDArray[np.int64]]]:
     ]
 
 
-def recommend_for(requests: Requests, wishes: Wishes, refused: int | None) -> Recommendation:
+def recommend_for(requests: Requests, goal: Goal, refused: int | None) -> Recommendation:
     """Makes the recommendation for requests, of which `refused` were refused when they came."""
-    promise, shape = wishes.promise, wishes.shape
+    promise, shape = goal.promise, goal.shape
     least = requests.least_limits(shape.period, shape.algorithm)
     count = least_count(promise, shape, requests, least)
     limit = limit_of(count, shape.period, shape.algorithm)
@@ -316,9 +316,9 @@ def recommend_for(requests: Requests, wishes: Wishes, refused: int | None) -> Re
         limit=limit,
         effect=effect_of(limit, requests, least > count),
         interval=interval_of(
-            count, promise, shape, requests, least, days, wishes.confidence, wishes.seed
+            count, promise, shape, requests, least, days, goal.confidence, goal.seed
         ),
-        confidence=wishes.confidence,
+        confidence=goal.confidence,
         peaks=peaks,
         by_variance=_by_variance(promise, peaks),
         pairs=pairs,

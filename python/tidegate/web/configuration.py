@@ -62,7 +62,7 @@ SLIPS_OF_TIDEGATE = frozenset(
 )
 
 # Those that the log has named.
-_said: set[str] = set()
+_logged: set[str] = set()
 
 _lock = threading.RLock()
 _configured: dict[str, Any] = {}
@@ -211,8 +211,8 @@ def _of_environment() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in os.environ:
         meant = _meant_by(name)
-        if meant is not None and name not in _said:
-            _said.add(name)
+        if meant is not None and name not in _logged:
+            _logged.add(name)
             # An error would be wrong: it may be the application's own variable.
             log.warning(
                 "rate limiting: the environment has %s, which tidegate does not read; expected "

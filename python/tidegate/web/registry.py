@@ -17,7 +17,7 @@ log = logging.getLogger("tidegate")
 
 T = TypeVar("T")
 
-_said: set[tuple[str, str]] = set()
+_logged: set[tuple[str, str]] = set()
 _limiters: weakref.WeakSet[Limiter] = weakref.WeakSet()
 _rule_limiters: weakref.WeakSet[RuleLimiter] = weakref.WeakSet()
 
@@ -44,8 +44,8 @@ def _say_where(limiter: Limiter | RuleLimiter) -> None:
         return
     # Decorators have scopes below the prefix of their service.
     where = limiter._prefix.partition(":")[0], limiter.storage.name
-    if where not in _said:
-        _said.add(where)
+    if where not in _logged:
+        _logged.add(where)
         default = "" if where[0] != "tg" else ", the default, which other services have too"
         log.info("rate limiting: counts are in %s under the prefix %r%s", *where[::-1], default)
 

@@ -22,8 +22,8 @@ def test_the_two_parts_add_up_to_the_log(log: Log, split: float, algorithm: str)
     first = [n for n, time in enumerate(log.times) if time < at]
     second = [n for n, time in enumerate(log.times) if time >= at]
     assume(first and second)
-    wishes: dict[str, Any] = {"refuse_clients": 0.2, "period": 10, "algorithm": algorithm}
-    result = tuning.backtest(log.keys, log.times, split=split, costs=log.costs, **wishes)
+    arguments: dict[str, Any] = {"refuse_clients": 0.2, "period": 10, "algorithm": algorithm}
+    result = tuning.backtest(log.keys, log.times, split=split, costs=log.costs, **arguments)
 
     def part(numbers: list[int]) -> dict[str, Any]:
         columns = {"keys": log.keys, "times": log.times, "costs": log.costs}
@@ -32,7 +32,7 @@ def test_the_two_parts_add_up_to_the_log(log: Log, split: float, algorithm: str)
             for name, column in columns.items()
         }
 
-    assert result.recommendation.limit == tuning.recommend(**part(first), **wishes).limit
+    assert result.recommendation.limit == tuning.recommend(**part(first), **arguments).limit
     for numbers, effect in ((first, result.first), (second, result.second)):
         replay = tuning.replay(result.recommendation.limit, **part(numbers))
         assert effect.requests == len(numbers)
@@ -55,13 +55,13 @@ def test_a_promise_is_kept_if_traffic_does_not_change() -> None:
     assert result.frame.to_dict()["part"] == ["first", "second"]
 
 
-@pytest.mark.parametrize("wishes", [{"refuse_clients": 0.3}, {"refuse_requests": 6 / 55}])
-def test_exactly_the_promised_number_is_not_too_many(wishes: dict[str, float]) -> None:
+@pytest.mark.parametrize("arguments", [{"refuse_clients": 0.3}, {"refuse_requests": 6 / 55}])
+def test_exactly_the_promised_number_is_not_too_many(arguments: dict[str, float]) -> None:
     """Client i sends i requests at once, on both days."""
     keys = np.repeat(np.arange(1, 11), np.arange(1, 11))
     times = np.full(len(keys), START)
     result = tuning.backtest(
-        np.concatenate([keys, keys]), np.concatenate([times, times + 86_400 * SECOND]), **wishes
+        np.concatenate([keys, keys]), np.concatenate([times, times + 86_400 * SECOND]), **arguments
     )
     assert result.recommendation.count == 7
     assert (result.second.clients_touched, result.second.refused) == (3, 6)

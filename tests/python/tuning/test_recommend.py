@@ -18,8 +18,10 @@ shares = st.sampled_from([0, 0.001, 0.1, 0.2, 0.34, 0.5, 0.75])
 algorithms = st.sampled_from(ALGORITHMS)
 
 
-def recommended(log: Log, **wishes: Any) -> tuning.Recommendation:
-    return tuning.recommend(log.keys, log.times, costs=log.costs, period=PERIOD / SECOND, **wishes)
+def recommended(log: Log, **arguments: Any) -> tuning.Recommendation:
+    return tuning.recommend(
+        log.keys, log.times, costs=log.costs, period=PERIOD / SECOND, **arguments
+    )
 
 
 def limit(like: Limit, count: int, burst: int | None = None) -> Limit:
@@ -103,12 +105,12 @@ def test_the_effect_equals_a_replay(log: Log, share: float, algorithm: str) -> N
 def test_the_interval_contains_the_count_and_is_repeatable_with_a_seed(
     log: Log, share: float, of: str, algorithm: str
 ) -> None:
-    wishes = {f"refuse_{of}": share, "algorithm": algorithm, "seed": 3}
-    result = recommended(log, **wishes)
+    arguments = {f"refuse_{of}": share, "algorithm": algorithm, "seed": 3}
+    result = recommended(log, **arguments)
     low, high = result.interval
     assert 1 <= low <= result.count <= high
     assert result.cautious.count == high
-    assert recommended(log, **wishes).interval == result.interval
+    assert recommended(log, **arguments).interval == result.interval
 
 
 def test_the_interval_covers_the_true_quantile_as_often_as_its_confidence() -> None:
@@ -241,7 +243,7 @@ def test_the_count_by_variance_keeps_the_promise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "message"),
+    ("arguments", "message"),
     [
         ({"refuse_clients": 1}, "refuse_clients is 1; expected a share"),
         ({"refuse_clients": -0.1}, "refuse_clients is -0.1; expected a share"),
@@ -264,10 +266,10 @@ def test_the_count_by_variance_keeps_the_promise() -> None:
     ],
 )
 def test_bad_arguments_are_errors_that_say_what_is_expected(
-    wishes: dict[str, Any], message: str
+    arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        tuning.recommend(["a", "b"], [START, START], **wishes)
+        tuning.recommend(["a", "b"], [START, START], **arguments)
 
 
 @pytest.mark.parametrize(

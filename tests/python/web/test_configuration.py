@@ -221,7 +221,7 @@ def test_a_variable_that_nothing_reads_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It is no error, since it may be the application's own."""
-    monkeypatch.setattr(configuration, "_said", set())
+    monkeypatch.setattr(configuration, "_logged", set())
     monkeypatch.setenv(name, "redis://localhost")
     for _ in range(2):
         asgi.RateLimitMiddleware(hello, limit="1/minute")
@@ -232,7 +232,7 @@ def test_a_variable_that_nothing_reads_is_said_once(
 def test_variables_that_are_read_or_are_of_others_are_not_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(configuration, "_said", set())
+    monkeypatch.setattr(configuration, "_logged", set())
     for name in ("STORAGE", "DATABASE", "CHECKS__LISTEN", "ENABLED", "TOKEN"):
         monkeypatch.setenv(f"TIDEGATE_{name}", "memory://")
     monkeypatch.setenv("STORAGE_URI", "redis://localhost")

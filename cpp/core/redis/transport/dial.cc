@@ -96,8 +96,8 @@ absl::StatusOr<std::vector<Reply>> Exchange(Stream& stream,
     }
     if (const char* broken = stream.Read(&replies)) {
       // The server may have sent the reason.
-      const bool told = !replies.empty() && replies.back()->type == REDIS_REPLY_ERROR;
-      return absl::UnavailableError(told ? replies.back()->str : broken);
+      const bool has_reason = !replies.empty() && replies.back()->type == REDIS_REPLY_ERROR;
+      return absl::UnavailableError(has_reason ? replies.back()->str : broken);
     }
   }
   return replies;

@@ -84,9 +84,9 @@ def status_of(limiter: HasQuotas, key: Key, quota: str | None) -> QuotaStatus:
     return status_from(limiter.limits[index].count, _core.quota_status(limiter, index, key))
 
 
-def status_from(limit: int, told: tuple[Any, ...]) -> QuotaStatus:
+def status_from(limit: int, values: tuple[Any, ...]) -> QuotaStatus:
     """Converts the status that the core returns."""
-    base, carried, topped_up, used, available, resets, grants = told
+    base, carried, topped_up, used, available, resets, grants = values
     return QuotaStatus(
         limit,
         base,

@@ -116,7 +116,7 @@ def unknown_options(
     import difflib  # only an error message needs it
 
     names = sorted(accepted)
-    told = []
+    named = []
     for name in sorted(unknown):
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
         meant = (
@@ -124,5 +124,5 @@ def unknown_options(
             or _ELSEWHERE.get(name.lower())
             or (f"{near[0]}=" if near else None)
         )
-        told.append(f"{name} (here it is {meant})" if meant else name)
-    return ", ".join(told)
+        named.append(f"{name} (here it is {meant})" if meant else name)
+    return ", ".join(named)

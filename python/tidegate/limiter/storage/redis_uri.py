@@ -327,10 +327,10 @@ def _breaker_changed(
         hook(opened, why)
 
 
-def _stays_strict(told: set[str], limit: str, why: str) -> None:
+def _stays_strict(logged: set[str], limit: str, why: str) -> None:
     """Called for each limit that is not leased; says it once."""
-    if limit not in told:
-        told.add(limit)
+    if limit not in logged:
+        logged.add(limit)
         log.info(
             "rate limiting: the limit %s is not leased, but asked for each call: %s", limit, why
         )

@@ -39,9 +39,9 @@ log = logging.getLogger("tidegate")
 _KINDS = (
     attributes, list_fields, tiers, methods, endpoints, values, costs, hidden, unlimited,
 )  # fmt: skip
-# The most texts that are remembered as said.
-_MOST_SAID = 1000
-_said: set[str] = set()
+# The most texts that are remembered as logged.
+_MOST_LOGGED = 1000
+_logged: set[str] = set()
 
 
 def advise(document: Document, rules: Rules) -> Iterator[Problem]:
@@ -70,9 +70,9 @@ def say(advice: Iterable[Problem]) -> None:
     """Logs each as a warning: one of the same text once in the life of the process."""
     for problem in advice:
         text = str(problem)
-        if text in _said:
+        if text in _logged:
             continue
-        if len(_said) >= _MOST_SAID:
-            _said.clear()
-        _said.add(text)
+        if len(_logged) >= _MOST_LOGGED:
+            _logged.clear()
+        _logged.add(text)
         log.warning("rules: %s", text)

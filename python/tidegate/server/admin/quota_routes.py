@@ -35,11 +35,11 @@ def read_quotas(admin: TheAdmin, user: Annotated[UserId, Query()]) -> Any:
     with admin.database.connect() as connection:
         tier = admin.tier_of(connection, user)
         top_ups = top_ups_of(connection, user)
-    quotas = [_said(each) for each in quotas_of(admin, user, tier)]
+    quotas = [_body_of(each) for each in quotas_of(admin, user, tier)]
     return {"user": user, "tier": tier, "quotas": quotas, "top_ups": top_ups}
 
 
-def _said(quota: QuotaOfUser) -> dict[str, Any]:
+def _body_of(quota: QuotaOfUser) -> dict[str, Any]:
     return {"rule": quota.rule, "name": quota.name, **dataclasses.asdict(quota.status)}
 
 

@@ -84,7 +84,7 @@ def put_user(
         if more:
             _check_limits_of(change, admin, user_id)
         after = users.user_of(change.connection, user_id)
-        change.record("user.set", f"user:{user_id}", before=_said(before), after=_said(after))
+        change.record("user.set", f"user:{user_id}", before=_body_of(before), after=_body_of(after))
     admin.tier_changed(user_id)
     if more:
         admin.rules_changed()
@@ -101,14 +101,14 @@ def delete_user(admin: TheAdmin, actor: AnActor, user_id: str) -> None:
             raise ProblemError(404, f"there is no user {user_id!a:.80}")
         bring_forward(admin, user_id, before.tier)
         users.delete_user(change.connection, user_id)
-        change.record("user.delete", f"user:{user_id}", before=_said(before))
+        change.record("user.delete", f"user:{user_id}", before=_body_of(before))
     admin.tier_changed(user_id)
     if before.custom_limits is not None:
         admin.rules_changed()
     bring_forward(admin, user_id, None)
 
 
-def _said(row: Any) -> Optional[dict[str, Any]]:
+def _body_of(row: Any) -> Optional[dict[str, Any]]:
     return None if row is None else {"tier": row.tier, "custom_limits": row.custom_limits}
 
 

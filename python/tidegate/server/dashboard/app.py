@@ -289,7 +289,7 @@ class _SafeHeaders:
 
 
 async def _show_error(request: Request, error: Exception) -> Response:
-    status, text, headers = _said(error)
+    status, text, headers = _answer_to(error)
     dashboard: Dashboard = request.app.state.dashboard
     page = dashboard.templates.get_template("error.html").render(
         status=status, text=text, actor=None, path=""
@@ -297,7 +297,7 @@ async def _show_error(request: Request, error: Exception) -> Response:
     return Response(with_invisible_shown(page), status, headers, media_type="text/html")
 
 
-def _said(error: Exception) -> tuple[int, str, dict[str, str]]:
+def _answer_to(error: Exception) -> tuple[int, str, dict[str, str]]:
     if isinstance(error, ProblemError):
         return error.status, error.detail, dict(error.headers or {})
     if isinstance(error, HTTPException):

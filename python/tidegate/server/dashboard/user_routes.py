@@ -190,7 +190,7 @@ def request_upgrade(admin: TheAdmin, actor: AnActor, user: AUser, wish: TierUpgr
 @router.get("/tier/upgrade")
 def list_requests(admin: TheAdmin, user: AUser) -> Any:
     """Lists the user's requests for other tiers with the decisions, the newest first."""
-    return {"userId": user, "requests": [_said(row) for row in requests_of(admin, user)]}
+    return {"userId": user, "requests": [_body_of(row) for row in requests_of(admin, user)]}
 
 
 def requests_of(admin: Admin, user: str) -> list[Any]:
@@ -201,7 +201,7 @@ def requests_of(admin: Admin, user: str) -> list[Any]:
         )
 
 
-def _said(row: Any) -> dict[str, Any]:
+def _body_of(row: Any) -> dict[str, Any]:
     return {
         "id": row.id,
         "currentTier": row.current_tier,

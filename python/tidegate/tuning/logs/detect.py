@@ -12,7 +12,7 @@ from tidegate.tuning.logs import apache, cloud, envoy, nginx
 from tidegate.tuning.logs.layout import Layout
 from tidegate.tuning.logs.structured import csv_layout, csv_sniffed, json_layout
 
-__all__ = ["FORMATS", "Wishes", "layout_of"]
+__all__ = ["FORMATS", "ReadOptions", "layout_of"]
 
 FORMATS = (
     "common",
@@ -38,7 +38,7 @@ _TIMED = {
 
 
 @dataclass(frozen=True)
-class Wishes:
+class ReadOptions:
     """What a caller specifies about a log."""
 
     format: str | None = None
@@ -49,22 +49,22 @@ class Wishes:
     keep_query: bool = False
 
 
-def layout_of(sample: bytes, wishes: Wishes, source: str) -> Layout:
+def layout_of(sample: bytes, options: ReadOptions, source: str) -> Layout:
     """Returns the layout in which the most lines of `sample` can be read."""
-    if wishes.format is not None:
-        candidates = _named(wishes.format, sample, wishes)
+    if options.format is not None:
+        candidates = _named(options.format, sample, options)
     else:
-        candidates = _guessed(sample, wishes)
+        candidates = _guessed(sample, options)
     if not _has_request_times(sample):
         candidates = [layout for layout in candidates if layout.name not in _TIMED]
     best, most = None, 0
     for layout in candidates:
-        rows = _rows(layout, sample, wishes)
+        rows = _rows(layout, sample, options)
         if rows > most:
             best, most = layout, rows
     if best is not None:
         return best
-    if candidates and (wishes.format is not None or candidates[0].reader != "text"):
+    if candidates and (options.format is not None or candidates[0].reader != "text"):
         return candidates[0]  # the reader then says what is wrong with the lines
     lines = _lines(sample)
     raise ConfigurationError(
@@ -74,8 +74,8 @@ def layout_of(sample: bytes, wishes: Wishes, source: str) -> Layout:
     )
 
 
-def _rows(layout: Layout, sample: bytes, wishes: Wishes) -> int:
-    reader = layout.make_reader(keep_query=wishes.keep_query, time_unit=wishes.time_unit)
+def _rows(layout: Layout, sample: bytes, options: ReadOptions) -> int:
+    reader = layout.make_reader(keep_query=options.keep_query, time_unit=options.time_unit)
     reader.feed(sample)
     reader.end_source()
     return reader.rows
@@ -95,33 +95,33 @@ def _lines(sample: bytes) -> list[str]:
     return [line.rstrip("\r") for line in text.split("\n")[:_LINES] if line.strip()]
 
 
-def _guessed(sample: bytes, wishes: Wishes) -> list[Layout]:
+def _guessed(sample: bytes, options: ReadOptions) -> list[Layout]:
     lines = _lines(sample)
     first = lines[0]
     if first.startswith("{"):
-        return [json_layout(lines, wishes.columns, wishes.duration_unit)]
+        return [json_layout(lines, options.columns, options.duration_unit)]
     if first.startswith(("#Fields:", "#Version:", "#Software:", "#Date:")):
-        return [_w3c(lines, wishes)]
-    if wishes.delimiter is not None:
-        return _named("csv", sample, wishes)
+        return [_w3c(lines, options)]
+    if options.delimiter is not None:
+        return _named("csv", sample, options)
     # A field that the caller names may be in only one of the formats.
     text: list[Layout] = []
     refusal: ConfigurationError | None = None
     for make in [*_TEXT.values(), _open_combined]:
         try:
-            text += make(wishes.columns)
+            text += make(options.columns)
         except ConfigurationError as error:
             refusal = error
     timed = _has_request_times(sample)
     text = [layout for layout in text if timed or layout.name not in _TIMED]
-    found = [layout for layout in text if _rows(layout, sample, wishes)]
+    found = [layout for layout in text if _rows(layout, sample, options)]
     if found:
         return found
-    for make in _TEXT.values() if wishes.columns else ():
-        if any(_rows(layout, sample, wishes) for layout in make({})):
-            make(wishes.columns)  # raises the error that names the missing field
-    if wishes.columns or csv_sniffed(_text(sample), wishes.columns):
-        return _named("csv", sample, wishes)
+    for make in _TEXT.values() if options.columns else ():
+        if any(_rows(layout, sample, options) for layout in make({})):
+            make(options.columns)  # raises the error that names the missing field
+    if options.columns or csv_sniffed(_text(sample), options.columns):
+        return _named("csv", sample, options)
     if refusal is not None and not text:
         raise refusal
     return []
@@ -131,16 +131,16 @@ def _text(sample: bytes) -> str:
     return sample.decode("utf-8", "backslashreplace").removeprefix("\ufeff")
 
 
-def _named(name: str, sample: bytes, wishes: Wishes) -> list[Layout]:
+def _named(name: str, sample: bytes, options: ReadOptions) -> list[Layout]:
     lines = _lines(sample)
-    columns = wishes.columns
+    columns = options.columns
     if name == "json":
-        return [json_layout(lines, columns, wishes.duration_unit)]
+        return [json_layout(lines, columns, options.duration_unit)]
     if name in ("csv", "tsv"):
-        delimiter = wishes.delimiter or ("\t" if name == "tsv" else None)
-        return [csv_layout(_text(sample), columns, wishes.duration_unit, delimiter)]
+        delimiter = options.delimiter or ("\t" if name == "tsv" else None)
+        return [csv_layout(_text(sample), columns, options.duration_unit, delimiter)]
     if name in ("w3c", "cloudfront", "iis"):
-        return [_w3c(lines, wishes)]
+        return [_w3c(lines, options)]
     if name in _TEXT:
         layouts = _TEXT[name](columns)
         return [*layouts, *_open_combined(columns)] if name == "combined" else layouts
@@ -156,14 +156,14 @@ def _named(name: str, sample: bytes, wishes: Wishes) -> list[Layout]:
     )
 
 
-def _w3c(lines: list[str], wishes: Wishes) -> Layout:
+def _w3c(lines: list[str], options: ReadOptions) -> Layout:
     fields = next((line[8:].split() for line in lines if line.startswith("#Fields:")), None)
     if fields is None:
         raise ConfigurationError(
             f"the log begins with {lines[0][:100]!r}; expected a line that begins with #Fields:"
         )
     is_iis = any(line.startswith("#Software:") and "Information" in line for line in lines)
-    return cloud.w3c(fields, wishes.columns, is_iis=is_iis)
+    return cloud.w3c(fields, options.columns, is_iis=is_iis)
 
 
 Columns = Mapping[str, Any]

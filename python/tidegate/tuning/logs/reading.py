@@ -13,7 +13,7 @@ import numpy as np
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.keys import Keys
 from tidegate.tuning.logs import notes, tables, text
-from tidegate.tuning.logs.detect import Wishes
+from tidegate.tuning.logs.detect import ReadOptions
 from tidegate.tuning.logs.layout import DURATION_KINDS
 from tidegate.tuning.logs.log import Log
 from tidegate.tuning.logs.parts import Parts
@@ -54,10 +54,10 @@ def read_log(
     Lines that cannot be read are left out and counted. Raises ConfigurationError if most lines
     cannot be read, if there are no lines, or if a column cannot be found.
     """
-    wishes = _wishes(format, columns, keep_query, time_unit, duration_unit, delimiter)
+    options = _checked_options(format, columns, keep_query, time_unit, duration_unit, delimiter)
     zone = None if time_zone is None else _zone(time_zone)
     if tables.is_table(source):
-        parts = tables.table(source, wishes)
+        parts = tables.table(source, options)
     else:
         sources = sources_of(source)
         if not sources:
@@ -69,9 +69,9 @@ def read_log(
                     f"{len(sources)} sources were given; expected one Parquet file, or the tables "
                     "that pyarrow.dataset reads of several"
                 )
-            parts = tables.parquet(paths[0], wishes)
+            parts = tables.parquet(paths[0], options)
         else:
-            parts = text.read(sources, wishes, time_zone)
+            parts = text.read(sources, options, time_zone)
         parts.notes[:0] = [
             f"{path} was named more than once: its requests count as often."
             for path in named_again(sources)
@@ -79,14 +79,14 @@ def read_log(
     return _log_of(parts, zone, time_zone, end_stamped)
 
 
-def _wishes(
+def _checked_options(
     format: str | None,
     columns: Mapping[str, str | int] | None,
     keep_query: bool,
     time_unit: str | None,
     duration_unit: str | None,
     delimiter: str | None,
-) -> Wishes:
+) -> ReadOptions:
     for name, unit in (("time_unit", time_unit), ("duration_unit", duration_unit)):
         if unit is not None and unit not in DURATION_KINDS:
             raise ConfigurationError(f"{name} is {unit!r}; expected s, ms, us or ns")
@@ -100,7 +100,7 @@ def _wishes(
         )
     if format is not None and not isinstance(format, str):
         raise ConfigurationError(f"the format is {format!r}; expected its name as str")
-    return Wishes(
+    return ReadOptions(
         format, dict(columns or {}), delimiter, duration_unit, time_unit or "", keep_query
     )
 

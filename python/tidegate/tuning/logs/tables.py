@@ -14,7 +14,7 @@ from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.replay import LAST_NS
 from tidegate.tuning.keys import Keys
 from tidegate.tuning.logs import _logs
-from tidegate.tuning.logs.detect import Wishes
+from tidegate.tuning.logs.detect import ReadOptions
 from tidegate.tuning.logs.layout import Layout
 from tidegate.tuning.logs.log import BadLine
 from tidegate.tuning.logs.names import end_stamped, meanings
@@ -40,21 +40,21 @@ def is_table(given: Any) -> bool:
     )
 
 
-def parquet(path: str, wishes: Wishes) -> Parts:
+def parquet(path: str, options: ReadOptions) -> Parts:
     """Reads a Parquet file with pyarrow."""
     module = needed("pyarrow.parquet", "reading Parquet")
     with _refusals("a Parquet file", path):
-        return _parts(module.read_table(path), wishes, "parquet")
+        return _parts(module.read_table(path), options, "parquet")
 
 
-def table(given: Any, wishes: Wishes) -> Parts:
+def table(given: Any, options: ReadOptions) -> Parts:
     """Reads a table."""
     pa, _ = _arrow()
     with _refusals("a table", type(given).__name__):
         if not isinstance(given, pa.Table):
             is_arrow = hasattr(given, "__arrow_c_stream__")
             given = pa.table(given) if is_arrow else pa.Table.from_pandas(given)
-        return _parts(given, wishes, "table")
+        return _parts(given, options, "table")
 
 
 @contextlib.contextmanager
@@ -73,7 +73,7 @@ def _arrow() -> tuple[Any, Any]:
     return needed("pyarrow", "reading a table"), needed("pyarrow.compute", "reading a table")
 
 
-def _parts(arrow: Any, wishes: Wishes, name: str) -> Parts:
+def _parts(arrow: Any, options: ReadOptions, name: str) -> Parts:
     pa, pc = _arrow()
 
     names = arrow.schema.names
@@ -87,10 +87,10 @@ def _parts(arrow: Any, wishes: Wishes, name: str) -> Parts:
         values = arrow.column(field.name)
         value = values[0].as_py() if len(values) else None
         found[field.name] = 0 if pa.types.is_temporal(field.type) else value
-    chosen, notes = meanings(found, wishes.columns, wishes.duration_unit)
+    chosen, notes = meanings(found, options.columns, options.duration_unit)
     columns = {column: (kind, arrow.column(name)) for name, (kind, column) in chosen.items()}
     instants = columns.pop("time")[1]
-    times = _times(instants, wishes)
+    times = _times(instants, options)
     wrong = [("a time", instants, times.missing), (_RANGE, instants, times.far)]
     result: dict[str, Any] = {}
     for column, (kind, values) in columns.items():
@@ -104,7 +104,7 @@ def _parts(arrow: Any, wishes: Wishes, name: str) -> Parts:
             wrong.append((expected, values, (numbers < 0) | (numbers > most)))
             result[kind] = numbers.astype(np.int32 if kind == "status" else np.int64)
         elif kind in ("path", "address", "key", "request"):
-            result["path" if kind == "request" else column] = _keys(values, kind, wishes)
+            result["path" if kind == "request" else column] = _keys(values, kind, options)
     keep = ~np.logical_or.reduce([mask for _, _, mask in wrong])
     result = {column: values[keep] for column, values in result.items()}
     layout = Layout(name, name, (), end_stamped=end_stamped(found, chosen), notes=tuple(notes))
@@ -154,7 +154,7 @@ def _scaled(numbers: Any, scale: int, missing: Any) -> tuple[Any, Any]:
     return np.where(far | missing, 0, numbers).astype(np.int64) * scale, far
 
 
-def _times(values: Any, wishes: Wishes) -> _Times:
+def _times(values: Any, options: ReadOptions) -> _Times:
     pa, pc = _arrow()
 
     missing = np.asarray(pc.is_null(values).to_numpy(), dtype=bool)
@@ -181,7 +181,7 @@ def _times(values: Any, wishes: Wishes) -> _Times:
     if pa.types.is_floating(kind):
         numbers = np.asarray(pc.fill_null(values, float("nan")).to_numpy(), dtype=np.float64)
         missing = missing | ~np.isfinite(numbers)
-        scale, unit = _unit_of(numbers[~missing], wishes)
+        scale, unit = _unit_of(numbers[~missing], options)
         whole = np.floor(np.where(missing, 0, numbers))
         part = np.where(missing, 0, numbers) - whole
         rounding = 1000 if scale == 10**9 else 1
@@ -190,7 +190,7 @@ def _times(values: Any, wishes: Wishes) -> _Times:
         return _Times(ns, missing, far, unit)
     if pa.types.is_integer(kind):
         numbers = _filled(pc.cast(values, pa.int64()))
-        scale, unit = _unit_of(numbers[~missing], wishes)
+        scale, unit = _unit_of(numbers[~missing], options)
         ns, far = _scaled(numbers, scale, missing)
         return _Times(ns, missing, far, unit)
     raise ConfigurationError(f"the times are of type {kind}; expected timestamps, numbers or texts")
@@ -202,10 +202,10 @@ def _filled(values: Any) -> Any:
     return pc.fill_null(values, 0).to_numpy().astype(np.int64)
 
 
-def _unit_of(numbers: Any, wishes: Wishes) -> tuple[int, str]:
+def _unit_of(numbers: Any, options: ReadOptions) -> tuple[int, str]:
     names = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
-    if wishes.time_unit:
-        return _UNIT_NS[wishes.time_unit], names[wishes.time_unit]
+    if options.time_unit:
+        return _UNIT_NS[options.time_unit], names[options.time_unit]
     if not len(numbers):
         return 1, ""
     least, most = numbers.min(), numbers.max()
@@ -243,7 +243,7 @@ def _path_of(text: str, keep_query: bool) -> str:
     return path if keep_query else path.split("?", 1)[0].split("#", 1)[0] or "-"
 
 
-def _keys(values: Any, kind: str, wishes: Wishes) -> Keys:
+def _keys(values: Any, kind: str, options: ReadOptions) -> Keys:
     pa, pc = _arrow()
 
     if pa.types.is_dictionary(values.type):  # each chunk may have its own dictionary
@@ -252,7 +252,7 @@ def _keys(values: Any, kind: str, wishes: Wishes) -> Keys:
     values = pc.dictionary_encode(values)
     names = ["-" if name in (None, "") else str(name) for name in values.dictionary.to_pylist()]
     if kind in ("path", "request"):
-        names = [_path_of(name, wishes.keep_query) for name in names]
+        names = [_path_of(name, options.keep_query) for name in names]
     elif kind == "address":
         names = [_PORT.sub(r"\1", name) for name in names]
     codes = pc.fill_null(pc.cast(values.indices, pa.int64()), len(names)).to_numpy()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.logs import _logs, notes
-from tidegate.tuning.logs.detect import Wishes, layout_of
+from tidegate.tuning.logs.detect import ReadOptions, layout_of
 from tidegate.tuning.logs.layout import Layout
 from tidegate.tuning.logs.log import BadLine
 from tidegate.tuning.logs.parts import Parts, keys_of
@@ -22,8 +22,8 @@ _LONGEST = 1 << 20  # the longest line, as kLongestLine of the reader in C++
 class _Reading:
     """The reader, created when the first file with lines has shown the layout."""
 
-    def __init__(self, wishes: Wishes) -> None:
-        self._wishes = wishes
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
         self.reader: _logs.Reader | None = None
         self.layout: Layout | None = None
         self.starts: list[int] = []
@@ -41,9 +41,9 @@ class _Reading:
                 if cut_off:
                     self.cut_off.append(source.name)
                 return
-            self.layout = layout_of(sample, self._wishes, source.name)
+            self.layout = layout_of(sample, self._options, source.name)
             self.reader = self.layout.make_reader(
-                keep_query=self._wishes.keep_query, time_unit=self._wishes.time_unit
+                keep_query=self._options.keep_query, time_unit=self._options.time_unit
             )
             self._begin(source)
             begun = True
@@ -66,9 +66,9 @@ class _Reading:
         self.starts.append(self.reader.rows)
 
 
-def read(sources: list[Source], wishes: Wishes, time_zone: str | None) -> Parts:
+def read(sources: list[Source], options: ReadOptions, time_zone: str | None) -> Parts:
     """Reads the files one after the other, all in the layout of the first file with lines."""
-    reading = _Reading(wishes)
+    reading = _Reading(options)
     for source in sources:
         reading.take(source)
     names = ", ".join(source.name for source in sources[:3]) + (", ..." if len(sources) > 3 else "")

@@ -46,13 +46,13 @@ def with_fields(scope: MutableMapping[str, Any], exc: Any, outcome: RequestDecis
     object for every request."""
     from starlette.exceptions import HTTPException
 
-    told = binding(remember(scope, outcome))
+    binds = binding(remember(scope, outcome))
     if not isinstance(exc, HTTPException):
         result: Exception = exc
         return result
     copy: Any = BaseException.__new__(type(exc), *exc.args)
     copy.__dict__.update(exc.__dict__)
-    fields = {name.decode(): value.decode() for name, value in told.fields()}
+    fields = {name.decode(): value.decode() for name, value in binds.fields()}
     kept = {
         name: value for name, value in (exc.headers or {}).items() if name.lower() not in fields
     }
