@@ -133,6 +133,20 @@ def test_the_tier_of_a_user_comes_from_the_database(served: Served) -> None:
     eventually(lambda: served.check()["limit"] == 3)
 
 
+def test_a_process_that_ends_looks_for_no_garbage(directory: Path) -> None:
+    """There are 100,000 objects, which the interpreter would visit several times."""
+    lines = "import gc; from tidegate.cli.main import main; main(['serve', '--check'])"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{lines}; print(gc.get_freeze_count())"],
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert int(done.stdout.split()[-1]) > 10_000
+
+
 # A service with the methods of a test.
 FAKE = """
 import os, signal, threading, time, types
