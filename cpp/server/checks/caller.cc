@@ -1,20 +1,18 @@
 #include "server/checks/caller.h"
 
-#include <openssl/sha.h>
-
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "server/checks/recorder.h"
+#include "server/checks/sha256.h"
 
 namespace tidegate::server {
 
 namespace {
 
 std::string DigestOfKey(std::string_view key) {
-  unsigned char digest[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest);
+  const Digest digest = Sha256(key);
   return absl::StrCat("key:sha256-", absl::BytesToHexString(absl::string_view(
-                                         reinterpret_cast<const char*>(digest), 8)));
+                                         reinterpret_cast<const char*>(digest.data()), 8)));
 }
 
 }  // namespace

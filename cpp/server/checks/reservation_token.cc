@@ -1,10 +1,9 @@
 #include "server/checks/reservation_token.h"
 
-#include <openssl/sha.h>
-
 #include "absl/strings/escaping.h"
 #include "base/text.h"
 #include "server/checks/packed.h"
+#include "server/checks/sha256.h"
 #include "tidegate/instant.h"
 #include "tidegate/reservation.h"
 
@@ -16,9 +15,8 @@ constexpr std::string_view kStart = "tgs1.";
 constexpr size_t kSumBytes = 6;
 
 std::string DigestOf(std::string_view text) {
-  unsigned char digest[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
-  return {reinterpret_cast<const char*>(digest), sizeof digest};
+  const Digest digest = Sha256(text);
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
 std::string SumOf(std::string_view packed) {

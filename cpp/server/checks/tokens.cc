@@ -1,7 +1,6 @@
 #include "server/checks/tokens.h"
 
 #include <openssl/crypto.h>
-#include <openssl/sha.h>
 
 #include <algorithm>
 
@@ -17,8 +16,7 @@ std::optional<Role> ParseRole(std::string_view name) {
 
 std::optional<Role> Tokens::RoleOf(std::string_view token) const {
   if (token.empty() || token.size() > kMostTokenBytes) return std::nullopt;
-  Digest given;
-  SHA256(reinterpret_cast<const unsigned char*>(token.data()), token.size(), given.data());
+  const Digest given = Sha256(token);
   // Every entry is compared, so that the time does not reveal which entries were similar.
   unsigned found = 0;
   unsigned role = 0;

@@ -2,11 +2,12 @@
 #ifndef TIDEGATE_SERVER_CHECKS_TOKENS_H_
 #define TIDEGATE_SERVER_CHECKS_TOKENS_H_
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string_view>
 #include <vector>
+
+#include "server/checks/sha256.h"
 
 namespace tidegate::server {
 
@@ -22,9 +23,7 @@ std::optional<Role> ParseRole(std::string_view name);
 // Immutable; thread-safe.
 class Tokens {
  public:
-  static constexpr size_t kDigestBytes = 32;
   static constexpr size_t kMostTokenBytes = 512;
-  using Digest = std::array<unsigned char, kDigestBytes>;
   struct Entry {
     Digest digest;
     Role role;

@@ -46,6 +46,12 @@ int64_t UntilResetNs(const Decision& decision) {
 }  // namespace
 
 absl::Status RateLimitCall::Prepare(const RateLimitRequest& request, const Penalties* penalties) {
+  // Both are allocated for each request. malloc() of glibc keeps blocks of up to this size ready
+  // for the thread that freed them; larger ones take it ten times as many instructions.
+  constexpr size_t kKeptReady = 1032;
+  constexpr size_t kOfSharedPointer = 16;
+  static_assert(sizeof(RateLimitCall) + kOfSharedPointer <= kKeptReady);
+  static_assert(sizeof(Group) <= kKeptReady);
   asked_.resize(request.descriptors.size());
   if (options().request_metadata) request_ = Metadata::Of(request);
   Match(request);
@@ -58,24 +64,28 @@ absl::Status RateLimitCall::Prepare(const RateLimitRequest& request, const Penal
   if (caller_.user.empty() && caller_.ip.empty() && state_->recorder != nullptr) {
     caller_.user = joined_ = JoinedEntries(request);
   }
-  for (size_t i = 0; i < asked_.size(); ++i) {
-    if (asked_[i].kind == Kind::kReport) AddCharges(static_cast<uint32_t>(i), &reports_);
-  }
-  if (is_blocked()) return absl::OkStatus();
   const auto domain = tree_->tree().Match(request.domain, {}).domain;
   const bool together =
       domain == nullptr || !domain->all_or_none_given ? options().all_or_none : domain->all_or_none;
-  groups_ = std::vector<Group>(together ? 1 : asked_.size());
+  if (!is_blocked()) groups_ = std::vector<Group>(together ? 1 : asked_.size());
+  for (Group& group : groups_) group.is_apart = !together;
   for (size_t i = 0; i < asked_.size(); ++i) {
-    Group& group = groups_[together ? 0 : i];
-    group.is_apart = !together;
-    const Kind kind = asked_[i].kind;
-    if (kind == Kind::kReport) continue;
-    AddCharges(static_cast<uint32_t>(i), kind == Kind::kHit    ? &group.hits
-                                         : kind == Kind::kPeek ? &group.peeks
-                                                               : &group.refunds);
+    Group* const group = groups_.empty() ? nullptr : &groups_[together ? 0 : i];
+    Charges* const charges = ChargesFor(asked_[i], group);
+    if (charges != nullptr) AddCharges(static_cast<uint32_t>(i), charges);
   }
   return absl::OkStatus();
+}
+
+RateLimitCall::Charges* RateLimitCall::ChargesFor(const Asked& asked, Group* group) {
+  if (asked.kind == Kind::kReport) {
+    if (reports_ == nullptr) reports_ = std::make_unique<Reports>();
+    return &reports_->charges;
+  }
+  if (group == nullptr) return nullptr;
+  return asked.kind == Kind::kHit    ? &group->hits
+         : asked.kind == Kind::kPeek ? &group->peeks
+                                     : &group->refunds;
 }
 
 void RateLimitCall::Match(const RateLimitRequest& request) {
@@ -123,6 +133,7 @@ absl::Status RateLimitCall::Choose(const RateLimitRequest& request, size_t i) {
     asked.own_shown = {descriptor.limit->requests_per_unit, descriptor.limit->unit, {}};
     asked.counters = tree_->CountersOf(request.domain, descriptor.entries);
   } else if (asked.node != nullptr) {
+    has_quota_ |= asked.node->spec.quota;
     asked.counters = tree_->CountersOf(*asked.node, descriptor.entries);
   } else {
     Add(counters().no_limit);
@@ -179,8 +190,7 @@ void RateLimitCall::AddCharges(uint32_t descriptor, Charges* charges) const {
 bool RateLimitCall::Begin(absl::FunctionRef<Decided()> later) {
   // The reports are one of those that keep it undecided.
   undecided_.store(groups_.size() + 2, std::memory_order_relaxed);
-  Report();
-  if (Reported()) undecided_.fetch_sub(1, std::memory_order_acq_rel);
+  if (Report()) undecided_.fetch_sub(1, std::memory_order_acq_rel);
   if (undecided_.load(std::memory_order_acquire) == 1) return true;
   kept_.Keep(caller_);
   caller_ = kept_.view();
@@ -193,36 +203,46 @@ void RateLimitCall::Leave() {
   if (undecided_.fetch_sub(1, std::memory_order_acq_rel) == 1) std::move(answer_)(*this);
 }
 
-void RateLimitCall::Report() {
-  const auto& plan = reports_.plan;
-  unreported_.store(plan.size() + 1, std::memory_order_relaxed);
-  reported_.resize(plan.size());
+bool RateLimitCall::Report() {
+  if (reports_ == nullptr) {
+    BeginGroups();
+    return true;
+  }
+  const auto& plan = reports_->charges.plan;
+  auto& decisions = reports_->decisions;
+  reports_->undecided.store(plan.size() + 1, std::memory_order_relaxed);
+  decisions.resize(plan.size());
   for (size_t i = 0; i < plan.size(); ++i) {
-    const auto take = [this, i](const Decision& decision) { return reported_[i] = decision; };
+    const auto take = [&decisions, i](const Decision& decision) { return decisions[i] = decision; };
     const auto go_on = [self = shared_from_this()](const Decision&) {
       if (!self->Reported()) return;
       self->store().store().Flush();
       self->Leave();
     };
     const auto decision = store().Submit(Op::kCharge, {&plan[i], 1}, nullptr, nullptr, take, go_on);
-    if (decision.has_value()) unreported_.fetch_sub(1, std::memory_order_acq_rel);
+    if (decision.has_value()) reports_->undecided.fetch_sub(1, std::memory_order_acq_rel);
   }
+  return Reported();
 }
 
 bool RateLimitCall::Reported() {
-  if (unreported_.fetch_sub(1, std::memory_order_acq_rel) > 1) return false;
+  if (reports_->undecided.fetch_sub(1, std::memory_order_acq_rel) > 1) return false;
   TakeReports();
+  BeginGroups();
+  return true;
+}
+
+void RateLimitCall::BeginGroups() {
   for (Group& group : groups_) {
     if (Peek(&group)) undecided_.fetch_sub(1, std::memory_order_acq_rel);
   }
-  return true;
 }
 
 void RateLimitCall::TakeReports() {
   absl::InlinedVector<int64_t, 4> beyond;
-  for (size_t i = 0; i < reported_.size(); ++i) {
-    Decision& outcome = reported_[i];
-    const Charge& charge = reports_.plan[i];
+  for (size_t i = 0; i < reports_->decisions.size(); ++i) {
+    Decision& outcome = reports_->decisions[i];
+    const Charge& charge = reports_->charges.plan[i];
     outcome.limit = &charge.limit->limit;
     const bool is_charged = outcome.charged_in(0) != ChargedIn::kNowhere;
     const int64_t written_off = is_charged ? charge.cost - outcome.charged : 0;
@@ -233,16 +253,16 @@ void RateLimitCall::TakeReports() {
     outcome.retry_after_ns = outcome.allowed ? 0 : outcome.more_after_ns();
   }
   // Of equal descriptors the last ones are the first to find no room.
-  for (size_t i = reports_.of.size(); i-- > 0;) {
-    const Charges::For& each = reports_.of[i];
+  for (size_t i = reports_->charges.of.size(); i-- > 0;) {
+    const Charges::For& each = reports_->charges.of[i];
     Asked& asked = asked_[each.descriptor];
     const int64_t hits = std::min(asked.hits, beyond[each.charge]);
     beyond[each.charge] -= hits;
     asked.beyond = std::max(asked.beyond, hits);
   }
-  for (const Charges::For& each : reports_.of) {
+  for (const Charges::For& each : reports_->charges.of) {
     Asked& asked = asked_[each.descriptor];
-    asked.outcomes.push_back(reported_[each.charge]);
+    asked.outcomes.push_back(reports_->decisions[each.charge]);
   }
 }
 
@@ -313,6 +333,7 @@ void RateLimitCall::Take(Op op, const Charges& charges, const Decision& decision
 }
 
 bool RateLimitCall::IsOutOfQuota() const {
+  if (!has_quota_) return false;
   bool has_quota = false;
   for (const Asked& asked : asked_) {
     const bool counts = asked.node != nullptr && asked.node->spec.quota &&
@@ -325,18 +346,22 @@ bool RateLimitCall::IsOutOfQuota() const {
   return has_quota;
 }
 
+bool RateLimitCall::IsDegraded() const {
+  const auto is_degraded = [](const auto& decided) { return decided.degraded; };
+  if (std::any_of(groups_.begin(), groups_.end(), is_degraded)) return true;
+  if (reports_ == nullptr) return false;
+  const auto& decisions = reports_->decisions;
+  return std::any_of(decisions.begin(), decisions.end(), is_degraded);
+}
+
 RateLimitResponse RateLimitCall::Finish() {
   if (is_blocked()) return FinishBlocked();
   RateLimitResponse response;
   response.request = std::move(request_);
   out_of_quota_ = IsOutOfQuota();
   bool refused = out_of_quota_;
-  bool degraded = false;
-  for (const Group& group : groups_) {
-    refused |= group.refused;
-    degraded |= group.degraded;
-  }
-  for (const Decision& outcome : reported_) degraded |= outcome.degraded;
+  for (const Group& group : groups_) refused |= group.refused;
+  const bool degraded = IsDegraded();
   Record(refused, degraded);
   for (size_t i = 0; i < asked_.size(); ++i) {
     const Asked& asked = asked_[i];
@@ -345,7 +370,9 @@ RateLimitResponse RateLimitCall::Finish() {
     const bool is_quota = asked.node != nullptr && asked.node->spec.quota;
     refused |= asked.kind == Kind::kReport && is_over && !is_quota;
     const bool is_within = !asked.outcomes.empty() && response.statuses.back().code == Code::kOk;
-    if (is_within && asked.node != nullptr) response.metadata.Merge(asked.node->spec.metadata);
+    if (!is_within || asked.node == nullptr) continue;
+    const Metadata& metadata = asked.node->spec.metadata;
+    if (!metadata.empty()) response.metadata.Merge(metadata);
   }
   if (refused) Add(counters().over_limit);
   if (refused && options().shadow_mode) Add(counters().shadow_mode);
@@ -359,8 +386,7 @@ RateLimitResponse RateLimitCall::Finish() {
 RateLimitResponse RateLimitCall::FinishBlocked() {
   RateLimitResponse response;
   response.request = std::move(request_);
-  bool degraded = false;
-  for (const Decision& outcome : reported_) degraded |= outcome.degraded;
+  const bool degraded = IsDegraded();
   for (const Asked& asked : asked_) {
     DescriptorStatus& status = response.statuses.emplace_back();
     if (asked.kind == Kind::kReport && !asked.outcomes.empty()) {

@@ -98,8 +98,7 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
     absl::InlinedVector<Decision, 1> outcomes;  // the outcomes of its limits
   };
 
-  // Charges of one kind, and the descriptors that they are for. Small: malloc() takes far longer
-  // for a Group of more than 1,032 bytes.
+  // Charges of one kind, and the descriptors that they are for. Small: see Prepare().
   struct Charges {
     absl::InlinedVector<Charge, 2> plan;
     struct For {
@@ -107,6 +106,12 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
       uint32_t charge;
     };
     absl::InlinedVector<For, 2> of;
+  };
+
+  struct Reports {
+    Charges charges;
+    std::vector<Decision> decisions;  // for each of these charges
+    std::atomic<size_t> undecided{0};
   };
 
   // The charges that are made together or not at all: of the whole request, or of one descriptor.
@@ -125,16 +130,18 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   void Punish(const RateLimitRequest& request, const Penalties& penalties);
   bool is_blocked() const { return penalty_.has_value() && penalty_->blocks; }
   int64_t CostOf(const Asked& asked, const BoundLimit& limit) const;
-  // Adds the charges of a descriptor to `charges`, which are of its kind.
+  // The charges that those of a descriptor belong to; null for those of a group if there are none.
+  Charges* ChargesFor(const Asked& asked, Group* group);
   void AddCharges(uint32_t descriptor, Charges* charges) const;
 
   // Charges the reports, and then begins all groups, which so see what is owed. Each report is a
   // call of its own, since a call of several does not say what each has charged; all are sent
-  // together. Reported() is called once for each and once by Begin(); returns true if the groups
-  // have begun.
-  void Report();
+  // together. Returns true if the groups have begun. Reported() is called once for each report and
+  // once by Report().
+  bool Report();
   bool Reported();
   void TakeReports();
+  void BeginGroups();
 
   // The calls of a group on the store, in this order. Each goes on with the next one until the
   // store makes it wait; returns true if the group is decided.
@@ -157,6 +164,8 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   // The number of the outcome that its status tells.
   static size_t BindingOf(const Asked& asked);
   DescriptorStatus StatusOf(const Asked& asked, uint32_t descriptor, RateLimitResponse* response);
+  // Whether anything was decided without the shared store.
+  bool IsDegraded() const;
   // Whether the limit refused nothing, though it was exceeded.
   bool IsInShadow(const Asked& asked, const Decision& outcome) const;
   void Count(const Asked& asked, const Decision& binding) const;
@@ -178,10 +187,9 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   Metadata request_;    // for the response, if the options ask for it
   std::optional<Penalty> penalty_;
   absl::InlinedVector<Asked, 2> asked_;
-  Charges reports_;
-  std::vector<Decision> reported_;  // for each of these charges
-  std::atomic<size_t> unreported_{0};
+  std::unique_ptr<Reports> reports_;  // null without any
   std::vector<Group> groups_;
+  bool has_quota_ = false;  // whether a descriptor is in quota mode
   bool out_of_quota_ = false;
   std::atomic<size_t> undecided_{0};
   Decided answer_;

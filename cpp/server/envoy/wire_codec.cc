@@ -131,6 +131,9 @@ void ReadRequest(pbf_reader reader, RateLimitRequest* request) {
   }
 }
 
+// What a status takes, unless the limit has a long name.
+constexpr size_t kStatusBytes = 64;
+
 void WriteStatus(const DescriptorStatus& status, pbf_writer writer) {
   writer.add_enum(1, static_cast<int32_t>(status.code));
   if (status.current_limit.has_value()) {
@@ -193,6 +196,7 @@ absl::Status ParseWire(std::string_view bytes, RateLimitRequest* request) {
 
 std::string WriteWire(const RateLimitResponse& response) {
   std::string bytes;
+  bytes.reserve(kStatusBytes * (1 + response.statuses.size()));
   pbf_writer writer(bytes);
   writer.add_enum(1, static_cast<int32_t>(response.overall_code));
   for (const DescriptorStatus& status : response.statuses) {

@@ -94,7 +94,7 @@ void SetTokens(CheckService& service, const py::iterable& tokens) {
     // The message does not show the digest.
     if (!PyTuple_Check(token.ptr()) || PyTuple_GET_SIZE(token.ptr()) != 2 ||
         !PyBytes_Check(PyTuple_GET_ITEM(token.ptr(), 0)) ||
-        PyBytes_GET_SIZE(PyTuple_GET_ITEM(token.ptr(), 0)) != Tokens::kDigestBytes) {
+        PyBytes_GET_SIZE(PyTuple_GET_ITEM(token.ptr(), 0)) != server::kDigestBytes) {
       Throw(Error::kArgumentType,
             "a token is malformed; expected a tuple of the 32 bytes of its SHA-256 and a role");
     }
