@@ -70,8 +70,8 @@ def _serve(arguments: argparse.Namespace) -> int:
             error.strerror = f"{error.strerror} in {os.getcwd()}"
         raise
     finally:
-        # The process ends. The interpreter would visit all objects several times more, for a third of
-        # a second, to find garbage among them.
+        # The process ends. The interpreter would visit all objects several times more, for 0.4 s,
+        # to find garbage among them.
         gc.freeze()
 
 
