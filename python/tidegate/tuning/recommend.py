@@ -24,7 +24,7 @@ from tidegate.tuning.pairs import pairs_of, tightest
 from tidegate.tuning.progress import each_shown
 from tidegate.tuning.promise import Promise, Shape, least_count
 from tidegate.tuning.requests import Requests, as_share, limit_of
-from tidegate.types import BUCKETS
+from tidegate.types import ALGORITHMS, BUCKETS
 
 if TYPE_CHECKING:
     from tidegate.tuning.requests import Period
@@ -67,9 +67,10 @@ class Goal:
             promise = Promise("clients", as_share(share, "refuse_clients"))
         shape = limit_of(1, period, algorithm)
         if algorithm == "concurrency":
+            others = ", ".join(each for each in ALGORITHMS if each != algorithm)
             raise ConfigurationError(
-                "the algorithm is 'concurrency', which depends on how long calls last; expected "
-                "token-bucket, leaky-bucket, fixed-window, sliding-window or sliding-log"
+                "the algorithm is 'concurrency', which depends on how long calls last; "
+                f"expected {others}"
             )
         if as_share(confidence, "confidence") == 0:
             raise ConfigurationError("confidence is 0; expected a share such as 0.95")
