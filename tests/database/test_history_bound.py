@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rule_database import RuleDatabase
-from tidegate import ConfigurationError
+from tidegate import ConfigurationError, StorageError
 from tidegate.rules.usage import UsageHistory
 from tidegate.rules.violations import ViolationLog
 
@@ -97,6 +97,44 @@ def test_known_users_wait_beside_any_number_of_invented_ones(sqlite: RuleDatabas
     assert [found[(f"known{i}", "/a")] for i in range(5)] == [3, 3, 2, 2, 2]
     assert [(f"known{i}", "/x") in found for i in range(5)] == [True, True, False, False, False]
     assert sum(found.values()) == 35 + 35 + 30 + 10
+
+
+def test_known_users_are_written_before_any_number_of_invented_ones(
+    sqlite: RuleDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.rules.sql.usage_history._AT_ONCE", 5)
+    history = history_of(sqlite, Clock(), capacity=1000)
+    for _ in range(2):
+        history.add("known", "/a", allowed=1)
+        assert history.flush()
+    for i in range(100):
+        history.add(f"invented{i}", "/a", allowed=1)
+    history.add("known", "/a", allowed=1)
+    write_part = history._write_part
+
+    def end_in_the_second_part(part: dict[Any, list[int]]) -> None:
+        if len(history._being_written) < 101:
+            raise StorageError("the service ends")
+        write_part(part)
+
+    monkeypatch.setattr(history, "_write_part", end_in_the_second_part)
+    assert not history.flush()
+    history.give_up()
+    assert rows_of(sqlite, 0) == {("known", "/a"): 3}
+
+
+def test_a_history_that_is_closed_writes_not_each_of_many_invented_users(
+    sqlite: RuleDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.rules.sql.usage_history._AT_ONCE", 5)
+    history = history_of(sqlite, Clock(), capacity=1000)
+    for i in range(30):
+        history.add(f"invented{i}", "/a", allowed=2, refused=1)
+    history.close()
+    found = rows_of(sqlite, 0)
+    assert len(found) == 5 + 1
+    assert found[("", "(other)")] == 2 * 25
+    assert (history.dropped, history.folded) == (0, 3 * 25)
 
 
 def test_the_busiest_of_new_users_have_rows_of_their_own(sqlite: RuleDatabase) -> None:

@@ -34,7 +34,7 @@ _DAY = 86_400.0
 _MOST_KNOWN = 20_000
 # The rows of one transaction, and the pause behind it: SQLite has one writer at a time, and a
 # change over the admin API must not wait for all rows.
-_AT_ONCE = 10_000
+_AT_ONCE = 2_500
 _PAUSE = 0.15
 
 # The key of an entry: user, endpoint, and the hour's number since the epoch.
@@ -154,18 +154,23 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
         return user in self._known and waiting < self._capacity + self._capacity // 4
 
     def _write(self, waiting: dict[_Key, list[int]]) -> None:
-        # The rows are in one order, so processes that write the same rows never wait for each
-        # other.
-        entries = sorted(waiting.items())
         users = {key[0] for key in waiting} - {OTHERS[0]}
-        for begin in range(0, len(entries), _AT_ONCE):
-            if begin and self._is_sqlite:
-                self._stop.wait(_PAUSE)  # not while the history is closed
-            part = dict(entries[begin : begin + _AT_ONCE])
-            self._write_part(part)
-            with self._lock:
-                for key in part:
-                    del waiting[key]
+        # Users who are known come first: a write that is cut short lacks others. While the history
+        # is closed, which must not take long, only some of the others have rows of their own.
+        known: list[_Key] = []
+        strangers: list[_Key] = []
+        for key in sorted(waiting):
+            is_known = key[0] in self._known or key[:2] == OTHERS
+            (known if is_known else strangers).append(key)
+        for begin in range(0, len(known), _AT_ONCE):
+            self._write_and_forget(known[begin : begin + _AT_ONCE], waiting, begin > 0)
+        for begin in range(0, len(strangers), _AT_ONCE):
+            if begin and self._bound is not None and self._stop.is_set():
+                self._fold(strangers[begin:], waiting)
+                break
+            self._write_and_forget(
+                strangers[begin : begin + _AT_ONCE], waiting, bool(begin or known)
+            )
         if self._bound is not None:
             self._note_users(users)
         now = self._clock()
@@ -175,6 +180,26 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
                 self._make_room(now)
             except StorageError as error:  # all was written
                 log.warning("old hours of usage were not deleted: %s", error)
+
+    def _write_and_forget(
+        self, keys: list[_Key], waiting: dict[_Key, list[int]], after_others: bool
+    ) -> None:
+        """Writes some of the entries that wait, and removes them."""
+        if after_others and self._is_sqlite:
+            self._stop.wait(_PAUSE)  # not while the history is closed
+        self._write_part({key: waiting[key] for key in keys})
+        with self._lock:
+            for key in keys:
+                del waiting[key]
+
+    def _fold(self, keys: list[_Key], waiting: dict[_Key, list[int]]) -> None:
+        """Writes entries that wait to the rows of all others, and removes them."""
+        others: dict[_Key, list[int]] = {}
+        for key in keys:
+            self._merge(others.setdefault((*OTHERS, key[2]), [0, 0, 0]), waiting[key])
+        self._write_part(others)
+        with self._lock:
+            self._folded += sum(self._requests_of(waiting.pop(key)) for key in keys)
 
     def _note_users(self, users: set[str]) -> None:
         known = dict(self._known)
@@ -203,6 +228,7 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
                 for (user, endpoint, hour), (allowed, refused, cost) in sorted(part.items())
             ]
             # Many executions of one statement: one with many rows takes ten times as long to build.
+            # The rows are in one order, so processes that write the same never wait for each other.
             connection.execute(self._adding(), rows)
             connection.commit()
 
