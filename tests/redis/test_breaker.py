@@ -40,6 +40,7 @@ def heals(limiter: tidegate.Limiter) -> float:
     return max(took)
 
 
+@pytest.mark.alone
 def test_it_opens_reports_once_and_closes_by_itself(
     proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
