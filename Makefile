@@ -122,7 +122,7 @@ test-cpp: build-cpp  ## the C++ tests, and a project that uses the installed lib
 # to them. It also compiles all test modules, which the others then load.
 TEST_JOBS ?= $$((2 * $(JOBS)))
 test-python: deps-test $(VENV)/.test $(VENV)/.tested  ## the Python tests
-	+@$(MAKE) --no-print-directory --jobs=2 test-alone beside-alone; failed=$$?; \
+	+@$(MAKE) --no-print-directory --jobs=2 --output-sync test-alone beside-alone; failed=$$?; \
 	$(MAKE) --no-print-directory test-together || exit 1; \
 	[ $$failed = 0 ] || { echo "these passed; what ran before them failed, see above"; exit 1; }
 
