@@ -118,8 +118,13 @@ def test_the_settings_in_effect_have_no_password(tmp_path: Path, service: AdminS
         {"networks": ["10.0.0.0/8", "128.0.0.0/1"]},
         {"networks": ["::/0"], "methods": ["GET"]},
         {"networks": ["::ffff:0:0/96"]},
+        {"networks": ["::/80"]},
+        {"networks": [f"{first}.0.0.0/8" for first in range(256)]},
+        {"ip": [f"{first:x}::/20" for first in range(0x2000, 0x3000)]},
         {"networks": ["0.0.0.0/0"], "from": "2020-01-01"},
         {"endpoints": ["/a", "**"], "reason": "launch"},
+        {"endpoints": ["/", "/*", "/*/{any}/**"]},
+        {"tiers": ["free", "premium"]},
         {"methods": ["GET"]},
     ],
 )

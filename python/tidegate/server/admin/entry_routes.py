@@ -28,9 +28,9 @@ router = APIRouter(route_class=AdminRoute, prefix="/v1/admin/ratelimit", tags=["
 
 ListName = Literal["allow", "block"]
 _MOST_ENTRIES = 10_000
-# The bits of the widest networks that a provider or a company has.
-_NARROW = {4: 8, 6: 19}
-_MAPPED = 96
+# The addresses of the widest networks that a provider or a company has: a /8, and a /19 of IPv6.
+_MOST_ADDRESSES = {4: 2**24, 6: 2**109}
+_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
 _ENTRY = {"id": "abuse", "user": "42", "reason": "scrapes"}
 _COST = {"endpoints": ["/search/**"], "cost": 10}
 AnEntry = Annotated[dict[str, Any], Body(examples=[_ENTRY])]
@@ -121,30 +121,42 @@ def replace_costs(
 def _is_for_everybody(entry: dict[str, Any]) -> bool:
     """Whether no condition of the entry tells callers or endpoints apart."""
     asked = {name for name, value in entry.items() if value not in (None, "", [], {})}
-    asked -= {"id", "reason", "from", "begin", "until", "method", "methods"}
+    asked -= {"id", "reason", "from", "begin", "until", "method", "methods", "tier", "tiers"}
     for name in ("endpoint", "endpoints"):
-        if any(each in ("**", "/**") for each in _listed(entry.get(name))):
+        if any(_has_no_name(each) for each in _listed(entry.get(name))):
             asked.discard(name)
     for name in ("ip", "network", "networks"):
-        if any(_is_wide(each) for each in _listed(entry.get(name))):
+        if _are_wide(_listed(entry.get(name))):
             asked.discard(name)
     return not asked
+
+
+def _has_no_name(pattern: Any) -> bool:
+    """Whether each part of the pattern of endpoints may be any."""
+    parts = [part for part in str(pattern).split("/") if part]
+    return bool(parts) and all(
+        part in ("*", "**") or (part.startswith("{") and part.endswith("}")) for part in parts
+    )
 
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _is_wide(text: Any) -> bool:
-    try:
-        network = ipaddress.ip_network(str(text), strict=False)
-    except ValueError:  # the rules say what is wrong with it
-        return False
-    # The rules take addresses of IPv4 for those that are mapped to IPv6.
-    mapped = network.version == 6 and network.network_address.ipv4_mapped is not None
-    if mapped and network.prefixlen >= _MAPPED:
-        return network.prefixlen - _MAPPED < _NARROW[4]
-    return network.prefixlen < _NARROW[network.version]
+def _are_wide(texts: list[Any]) -> bool:
+    """Whether networks together have more addresses than the widest that a company has."""
+    addresses = {4: 0, 6: 0}
+    for text in {str(text) for text in texts}:
+        try:
+            network = ipaddress.ip_network(text, strict=False)
+        except ValueError:  # the rules say what is wrong with it
+            continue
+        # The rules take addresses of IPv4 for those that are mapped to IPv6.
+        if network.version == 6 and network.overlaps(_MAPPED):
+            addresses[4] += min(network.num_addresses, _MAPPED.num_addresses)
+        else:
+            addresses[network.version] += network.num_addresses
+    return any(addresses[version] > most for version, most in _MOST_ADDRESSES.items())
 
 
 def _read(admin: Admin, response: Response, field: str) -> dict[str, Any]:
