@@ -123,6 +123,27 @@ def test_known_users_are_written_before_any_number_of_invented_ones(
     assert rows_of(sqlite, 0) == {("known", "/a"): 3}
 
 
+def test_invented_users_without_rows_are_written_once_in_each_write(
+    sqlite: RuleDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.rules.sql.usage_history._AT_ONCE", 50)
+    with history_of(sqlite, Clock()) as history:
+        parts: list[int] = []
+        write_part = history._write_part
+
+        def count(part: dict[Any, list[int]]) -> None:
+            parts.append(len(part))
+            write_part(part)
+
+        monkeypatch.setattr(history, "_write_part", count)
+        for write in range(2):
+            for i in range(200):
+                history.add(f"invented{write}-{i}", "/a", allowed=1)
+            assert history.flush()
+    assert parts == [1000 // 24, 1, 1]
+    assert rows_of(sqlite, 0)[("", "(other)")] == 400 - 1000 // 24
+
+
 def test_a_history_that_is_closed_writes_not_each_of_many_invented_users(
     sqlite: RuleDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

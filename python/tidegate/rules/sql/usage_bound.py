@@ -58,7 +58,7 @@ class UsageBound:
         self.folded = 0
 
     def admit(self, connection: sa.Connection, entries: Entries) -> Entries:
-        """Returns the entries to write: those for which there is room, and one for the others."""
+        """Returns the entries for which there is room."""
         admitted: Entries = {}
         for hour in sorted({key[2] for key in entries}):
             of_hour = {key: entry for key, entry in entries.items() if key[2] == hour}
@@ -79,7 +79,6 @@ class UsageBound:
             return entries
         known = _known(connection, {key[0] for key in entries})
         kept: Entries = {}
-        others = [0, 0, 0]
         endpoints: dict[str, int] = {}
         # Those with the most requests first, of equal ones any.
         for key in sorted(entries, key=lambda key: -entries[key][0] - entries[key][1]):
@@ -93,11 +92,6 @@ class UsageBound:
                 kept[key] = entries[key]
             else:
                 self.folded += entries[key][0] + entries[key][1]
-                others = [a + b for a, b in zip(others, entries[key])]
-        if any(others):
-            known_others = kept.get((*OTHERS, hour), [0, 0, 0])
-            allowed, refused, cost = (a + b for a, b in zip(known_others, others))
-            kept[(*OTHERS, hour)] = [allowed, refused, min(cost, MOST_COST)]
         return kept
 
     def make_room(self, connection: sa.Connection, now_hour: int, adding: Any) -> None:

@@ -160,17 +160,20 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
         known: list[_Key] = []
         strangers: list[_Key] = []
         for key in sorted(waiting):
-            is_known = key[0] in self._known or key[:2] == OTHERS
-            (known if is_known else strangers).append(key)
+            if self._bound is None or key[:2] != OTHERS:
+                (known if key[0] in self._known else strangers).append(key)
         for begin in range(0, len(known), _AT_ONCE):
-            self._write_and_forget(known[begin : begin + _AT_ONCE], waiting, begin > 0)
+            self._write_some(known[begin : begin + _AT_ONCE], waiting)
         for begin in range(0, len(strangers), _AT_ONCE):
             if begin and self._bound is not None and self._stop.is_set():
-                self._fold(strangers[begin:], waiting)
+                self._folded += self._join(strangers[begin:], waiting)
                 break
-            self._write_and_forget(
-                strangers[begin : begin + _AT_ONCE], waiting, bool(begin or known)
-            )
+            self._write_some(strangers[begin : begin + _AT_ONCE], waiting)
+        # Last, and so once in each write, what has no rows of its own.
+        if waiting:
+            self._write_part(waiting)
+            with self._lock:
+                waiting.clear()
         if self._bound is not None:
             self._note_users(users)
         now = self._clock()
@@ -181,25 +184,31 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
             except StorageError as error:  # all was written
                 log.warning("old hours of usage were not deleted: %s", error)
 
-    def _write_and_forget(
-        self, keys: list[_Key], waiting: dict[_Key, list[int]], after_others: bool
-    ) -> None:
+    def _write_some(self, keys: list[_Key], waiting: dict[_Key, list[int]]) -> None:
         """Writes some of the entries that wait, and removes them."""
-        if after_others and self._is_sqlite:
+        admitted = {key: waiting[key] for key in keys}
+        if self._bound is not None:
+            with self._database.use() as connection:
+                admitted = self._bound.admit(connection, admitted)
+        joined = [key for key in keys if key not in admitted]
+        if admitted:
+            self._write_part(admitted)
+        with self._lock:
+            for key in admitted:
+                del waiting[key]
+        self._join(joined, waiting)
+        if admitted and self._is_sqlite and waiting:
             self._stop.wait(_PAUSE)  # not while the history is closed
-        self._write_part({key: waiting[key] for key in keys})
+
+    def _join(self, keys: list[_Key], waiting: dict[_Key, list[int]]) -> int:
+        """Joins entries that wait to those of all others. Returns the number of their requests."""
+        requests = 0
         with self._lock:
             for key in keys:
-                del waiting[key]
-
-    def _fold(self, keys: list[_Key], waiting: dict[_Key, list[int]]) -> None:
-        """Writes entries that wait to the rows of all others, and removes them."""
-        others: dict[_Key, list[int]] = {}
-        for key in keys:
-            self._merge(others.setdefault((*OTHERS, key[2]), [0, 0, 0]), waiting[key])
-        self._write_part(others)
-        with self._lock:
-            self._folded += sum(self._requests_of(waiting.pop(key)) for key in keys)
+                entry = waiting.pop(key)
+                requests += self._requests_of(entry)
+                self._merge(waiting.setdefault((*OTHERS, key[2]), [0, 0, 0]), entry)
+        return requests
 
     def _note_users(self, users: set[str]) -> None:
         known = dict(self._known)
@@ -214,8 +223,6 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
 
     def _write_part(self, part: dict[_Key, list[int]]) -> None:
         with self._database.use() as connection:
-            if self._bound is not None:
-                part = self._bound.admit(connection, part)
             rows = [
                 {
                     "user_id": user,
