@@ -61,17 +61,9 @@ def own_server(server_directory: Path) -> Iterator[RedisServer]:
 @pytest.fixture
 def node(server_directory: Path) -> Iterator[RedisServer]:
     """A cluster of one node that has every slot."""
-    while True:
-        node = RedisServer(server_directory, "--cluster-enabled", "yes")
-        if node.port < 55_000:  # its bus has the port that lies 10,000 above
-            break
-    node.arguments += ("--cluster-config-file", f"nodes-{node.port}.conf")
-    try:
-        node.start()
+    with RedisServer(server_directory, "--cluster-enabled", "yes") as node:
         # Redis 6 knows no ADDSLOTSRANGE.
         added = node.command("CLUSTER", "ADDSLOTS", *(str(slot) for slot in range(16384)))
         assert added == b"+OK\r\n"
         eventually(lambda: b"cluster_state:ok" in node.command("CLUSTER", "INFO"))
         yield node
-    finally:
-        node.kill()

@@ -34,6 +34,10 @@ class RedisServer:
     ) -> None:
         self.port = free_port(bus="--cluster-enabled" in arguments)
         self.path = directory / f"redis-{self.port}.sock"
+        self.map, self.dump = f"nodes-{self.port}.conf", f"redis-{self.port}.rdb"
+        # An earlier server may have had the port: its slots and its keys are not those of this one.
+        for name in (self.map, self.dump):
+            (directory / name).unlink(missing_ok=True)
         self.arguments = arguments
         self.environment = environment
         self.password: str | None = None
@@ -52,7 +56,7 @@ class RedisServer:
                 PROGRAM,
                 *("--port", str(self.port), "--bind", "127.0.0.1"),
                 *("--unixsocket", str(self.path), "--save", "", "--appendonly", "no"),
-                *("--cluster-config-file", f"nodes-{self.port}.conf"),
+                *("--cluster-config-file", self.map, "--dbfilename", self.dump),
                 *("--daemonize", "no", "--dir", str(self.path.parent), *self.arguments),
             ],
             stdout=subprocess.DEVNULL,

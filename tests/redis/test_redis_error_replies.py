@@ -85,12 +85,6 @@ def starting(directory: Path) -> Iterator[Start]:
 
     def started(*arguments: str) -> RedisServer:
         server = RedisServer(directory, *arguments)
-        # A node of a cluster listens also on the port that is higher by 10,000.
-        while server.port > 55535:
-            server = RedisServer(directory, *arguments)
-        # Servers share a directory, and must not write each other's files.
-        server.arguments += ("--dbfilename", f"{server.port}.rdb")
-        server.arguments += ("--cluster-config-file", f"{server.port}.conf")
         servers.append(server)
         server.start()
         return server
@@ -128,13 +122,15 @@ def without_replicas(server: RedisServer) -> Iterator[None]:
 @contextmanager
 def unable_to_save(server: RedisServer) -> Iterator[None]:
     # No file can be renamed to the name of a directory, not even by root.
-    target = server.path.parent / f"{server.port}.rdb"
+    target = server.path.parent / server.dump
     target.mkdir()
     config(server, "save", "3600 1")
     server.command("BGSAVE")
     eventually(lambda: b"rdb_last_bgsave_status:err" in server.command("INFO", "persistence"))
-    yield
-    target.rmdir()
+    try:
+        yield
+    finally:
+        target.rmdir()
     config(server, "save", "")
 
 

@@ -98,16 +98,12 @@ def left_in_redis(limiter: tidegate.Limiter) -> int:
 @pytest.fixture
 def saved_server(server_directory: Path) -> Iterator[RedisServer]:
     """One that has its data on disk, and reads it slowly when it is started again."""
-    server = RedisServer(server_directory, "--key-load-delay", "25000", "--rdbcompression", "no")
-    server.arguments += ("--dbfilename", f"{server.port}.rdb")
-    # Ports come again, and so would the data of an earlier server.
-    (server_directory / f"{server.port}.rdb").unlink(missing_ok=True)
-    server.start()
-    # It answers once in two megabytes.
-    fill = "for i = 1, 90 do redis.call('SET', 'x' .. i, string.rep('x', 1000000)) end"
-    server.command("EVAL", fill, "0")
-    yield server
-    server.kill()
+    arguments = ("--key-load-delay", "25000", "--rdbcompression", "no")
+    with RedisServer(server_directory, *arguments) as server:
+        # It answers once in two megabytes.
+        fill = "for i = 1, 90 do redis.call('SET', 'x' .. i, string.rep('x', 1000000)) end"
+        server.command("EVAL", fill, "0")
+        yield server
 
 
 def test_a_server_that_loads_its_data(saved_server: RedisServer) -> None:
