@@ -38,8 +38,9 @@ std::string Shown(PyObject* object);
 // `view` lives as long as the object and this.
 class KeyView {
  public:
-  // Returns false with the error indicator set if `key` is invalid.
-  bool Read(PyObject* key) {
+  // Returns false with the error indicator set if `key` is invalid. A call of it would cost as much
+  // as reading a usual key, and there are too many calls for a compiler to inline them by itself.
+  __attribute__((always_inline)) inline bool Read(PyObject* key) {
     if (PyUnicode_Check(key) && PyUnicode_IS_COMPACT_ASCII(key)) [[likely]] {
       view_ = {static_cast<const char*>(PyUnicode_DATA(key)),
                static_cast<size_t>(PyUnicode_GET_LENGTH(key))};
