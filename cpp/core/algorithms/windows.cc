@@ -330,8 +330,10 @@ __attribute__((noinline)) Decision StepFixed(const Limit& limit, const CellState
   return d;
 }
 
-__attribute__((noinline)) Decision StepSliding(const Limit& limit, const CellState& state,
-                                               int64_t now_ns, int64_t cost, CellState* next) {
+// Begins a line of the cache: where it lies otherwise makes a hit up to 5 % slower.
+__attribute__((noinline, aligned(64))) Decision StepSliding(const Limit& limit,
+                                                            const CellState& state, int64_t now_ns,
+                                                            int64_t cost, CellState* next) {
   if (HasSlidingCode(limit, state)) [[unlikely]]
     return StepSlidingWithCode(limit, state, now_ns, cost, next);
   return DecideSliding(limit, ReadWithoutCode(limit, state, now_ns), state, now_ns, cost, next);
