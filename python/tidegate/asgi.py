@@ -290,7 +290,7 @@ class RateLimitMiddleware:
     async def _refuse(
         self, outcome: RequestDecision, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        body, kind = outcome.problem(), PROBLEM_TYPE
+        response: Any = USUAL
         # Refusals are many, and most services have no answer of their own.
         if outcome.limiter.hooks.on_refused is not None:
             response = await outcome.service_answer(
@@ -299,14 +299,17 @@ class RateLimitMiddleware:
                 accepts=lambda answer: callable(answer) or isinstance(answer, PLAIN),
                 expected="an ASGI application, a dict, list, str or bytes",
             )
-            if isinstance(response, PLAIN):
-                body, text = plain_body(response)
-                kind = text.encode()
-            elif response is not USUAL:
-                if type(outcome) is ShadowDecision:
-                    send = outcome.sending(send)
-                await response(scope, receive, HeaderSend(send, outcome))
-                return
+        kind = PROBLEM_TYPE
+        if isinstance(response, PLAIN):
+            body, text = plain_body(response)
+            kind = text.encode()
+        elif response is not USUAL:
+            if type(outcome) is ShadowDecision:
+                send = outcome.sending(send)
+            await response(scope, receive, HeaderSend(send, outcome))
+            return
+        else:
+            body = outcome.problem()
         await send(
             {
                 "type": "http.response.start",

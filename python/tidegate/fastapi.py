@@ -194,8 +194,7 @@ class RateLimit:
         if route is not self._route():
             add_headers_to_responses(route)
             self._route = (lambda: None) if route is None else weakref.ref(route)
-        binds = outcome if len(outcomes) == 1 else binding(outcomes)
-        binds.put(response.raw_headers)
+        binding(outcomes).put(response.raw_headers)
         return outcome.decision
 
     async def _charge_and_settle(

@@ -116,7 +116,7 @@ class RateLimitMiddleware:
     def _refuse(
         self, outcome: RequestDecision, environ: Environ, start_response: StartResponse
     ) -> Iterable[bytes]:
-        body, kind = outcome.problem(), _PROBLEM
+        response: Any = USUAL
         # Refusals are many, and most services have no answer of their own.
         if outcome.limiter.hooks.on_refused is not None:
             response = BLOCKING.run(
@@ -127,11 +127,14 @@ class RateLimitMiddleware:
                     expected="a WSGI application, a dict, list, str or bytes",
                 )
             )
-            if isinstance(response, PLAIN):
-                body, kind = plain_body(response)
-            elif response is not USUAL:
-                application: WSGIApp = response
-                return application(environ, with_fields(start_response, (outcome,)))
+        kind = _PROBLEM
+        if isinstance(response, PLAIN):
+            body, kind = plain_body(response)
+        elif response is not USUAL:
+            application: WSGIApp = response
+            return application(environ, with_fields(start_response, (outcome,)))
+        else:
+            body = outcome.problem()
         start_response(
             "429 Too Many Requests",
             [

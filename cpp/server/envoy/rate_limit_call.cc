@@ -46,12 +46,14 @@ int64_t UntilResetNs(const Decision& decision) {
 }  // namespace
 
 absl::Status RateLimitCall::Prepare(const RateLimitRequest& request, const Penalties* penalties) {
+#ifdef __GLIBC__
   // Both are allocated for each request. malloc() of glibc keeps blocks of up to this size ready
   // for the thread that freed them; larger ones take it ten times as many instructions.
   constexpr size_t kKeptReady = 1032;
   constexpr size_t kOfSharedPointer = 16;
   static_assert(sizeof(RateLimitCall) + kOfSharedPointer <= kKeptReady);
   static_assert(sizeof(Group) <= kKeptReady);
+#endif
   asked_.resize(request.descriptors.size());
   if (options().request_metadata) request_ = Metadata::Of(request);
   Match(request);

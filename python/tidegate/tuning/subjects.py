@@ -198,7 +198,7 @@ def _by_name(
     unknown = [name for name in columns if name not in limit]
     if unknown:
         raise ConfigurationError(
-            f"{what} were given for {unknown[0]!r}, which is no key of the limits; expected {what} "
+            f"{what} were given for {unknown[0]!r}, but no limit has this name; expected {what} "
             f"for {', '.join(map(repr, limit))}"
         )
     once = {id(column): read(column) for column in columns.values()}

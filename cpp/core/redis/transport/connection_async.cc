@@ -56,6 +56,7 @@ void Connection::SendWaiting(Lock& lock) {
   leaving_ = waiting.size() + std::exchange(joined_, 0);
   const std::shared_ptr<Stream> stream = stream_;
   lock.Release();
+  // Those that came while there was no connection have not joined yet.
   std::vector<InFlightPtr> joined;
   for (InFlightPtr& in_flight : waiting) {
     if (!joined.empty()) joined.back()->caller->Join(&in_flight->caller);

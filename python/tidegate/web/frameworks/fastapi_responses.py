@@ -51,8 +51,7 @@ def add_headers_to_responses(route: Any) -> None:
         result = await call(*args, **kwargs)
         if request is not None and PENDING in request.scope:
             await settle_by_result(request, result)
-        if hasattr(result, "raw_headers"):  # FastAPI makes the response of any other result
-            add_fields(request, result)
+        add_fields(request, result)
         return result
 
     @functools.wraps(call)

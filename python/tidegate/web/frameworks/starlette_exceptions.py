@@ -34,9 +34,7 @@ def remember(
     earlier = scope.get(DECISIONS)
     outcomes: tuple[RequestDecision, ...] = (*earlier, outcome) if earlier else (outcome,)
     scope[DECISIONS] = outcomes
-    handlers = scope.get("starlette.exception_handlers")
-    if handlers is not None and _Wrapped not in handlers[0]:
-        _wrap_handlers(scope, handlers)
+    watch_handlers(scope)
     return outcomes
 
 
