@@ -2,16 +2,19 @@
 
     python tests/faults/invented_campaign.py --seconds 120 --most-bytes 67108864
 
-Meanwhile known users make requests as before, and an operator makes overrides and ends tokens.
-Prints each ten seconds how large the database is and how much the service has written to the disk,
-and at the end how long the operator waited. Exits with status 1 if the database was larger than its
-bound, if the history does not have every request of the known users, if a change took longer than
-`--within` seconds, or if it was not in force once it was answered.
+Meanwhile known users make requests as before, and an operator makes overrides and ends tokens, one
+after the other or each `--operator-every` seconds. Prints each ten seconds, in a long run each
+minute, how large the database is and how much the service has written to the disk, and at the end
+which of its threads wrote how much and how long the operator waited. Exits with status 1 if the
+database was larger than its bound, if all threads but those that answer the operator wrote more
+than the bound to the disk, if the history does not have every request of the known users, if a
+change took longer than `--within` seconds, or if it was not in force once it was answered.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import secrets
 import socket
@@ -33,6 +36,9 @@ import httpx
 from serving import Served
 
 KNOWN = 50
+# A launcher that gives threads of the service their names in the kernel too, as Python 3.14 does.
+NAMED = str(Path(__file__).with_name("named_threads.py"))
+OF_OPERATOR = "AnyIO worker th"
 # Two writes of the history make a user known to it.
 HEAD_START = 25.0
 BATCH = 100
@@ -145,9 +151,38 @@ def bytes_of(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("tidegate.db*"))
 
 
-def written_by(process: int) -> int:
-    """Returns the bytes that the process has sent to the disk."""
-    lines = Path(f"/proc/{process}/io").read_text().splitlines()
+class Written:
+    """How many bytes the process has sent to the disk since it was made, also by thread.
+
+    A page of a file counts for the thread that changed it first since it was last written.
+    """
+
+    def __init__(self, process: int) -> None:
+        self._folder = Path(f"/proc/{process}")
+        self._last: dict[Path, tuple[str, int]] = {}
+        self._first: dict[Path, int] = {}
+        self.total = 0
+        self.measure()
+        self._first = {path: bytes for path, (_, bytes) in self._last.items()}
+        self._first[self._folder] = self.total
+        self.total = 0
+
+    def measure(self) -> None:
+        for thread in self._folder.glob("task/*"):
+            with contextlib.suppress(OSError):  # it has ended
+                self._last[thread] = (thread / "comm").read_text().strip(), _written_by(thread)
+        self.total = _written_by(self._folder) - self._first.get(self._folder, 0)
+
+    def by_thread(self) -> Counter[str]:
+        """Returns the bytes by the names of threads, those that have ended since too."""
+        found: Counter[str] = Counter()
+        for path, (name, bytes) in self._last.items():
+            found[name] += bytes - self._first.get(path, 0)
+        return found
+
+
+def _written_by(folder: Path) -> int:
+    lines = (folder / "io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes:"))
 
 
@@ -156,6 +191,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--most-bytes", type=int, default=2**26, metavar="N")
     parser.add_argument("--connections", type=int, default=2, metavar="N")
+    parser.add_argument(
+        "--operator-every", type=float, default=0.0, metavar="SECONDS", help="0: without a pause"
+    )
     parser.add_argument("--within", type=float, default=1.0, metavar="SECONDS")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidegate-invented") as folder:
@@ -166,7 +204,7 @@ def main() -> int:
 
 
 def flood(directory: Path, given: argparse.Namespace) -> list[str]:
-    served = Served(directory, SETTINGS.format(most_bytes=given.most_bytes))
+    served = Served(directory, SETTINGS.format(most_bytes=given.most_bytes), program=[NAMED])
     stop, answers = multiprocessing.Event(), multiprocessing.Value("q")
     processes: list[Any] = []
     largest = 0
@@ -183,24 +221,29 @@ def flood(directory: Path, given: argparse.Namespace) -> list[str]:
         for each in processes:
             each.start()
         begun = time.monotonic()
-        first = written_by(served.process.pid)
-        said = begun
+        written = Written(served.process.pid)
+        said = acted = begun
         while (now := time.monotonic()) - begun < given.seconds:
-            operator.act()
+            if now >= acted:
+                acted = now + given.operator_every
+                operator.act()
+            else:
+                time.sleep(min(1.0, acted - now))
             largest = max(largest, bytes_of(directory))
-            if now - said >= 10:
+            written.measure()
+            if now - said >= (10 if given.seconds < 1000 else 60):
                 said = now
                 print(
                     f"{now - begun:6.0f} s: {answers.value:>10,} invented users, "
                     f"{bytes_of(directory) / 2**20:7.1f} MiB of database, "
-                    f"{(written_by(served.process.pid) - first) / 2**20:7.1f} MiB written",
+                    f"{written.total / 2**20:7.1f} MiB written",
                     flush=True,
                 )
         stop.set()
         for each in processes:
             each.join()
         known.stop()
-        written = written_by(served.process.pid) - first
+        written.measure()
     finally:
         stop.set()
         for each in processes:
@@ -220,8 +263,15 @@ def flood(directory: Path, given: argparse.Namespace) -> list[str]:
     print(
         f"{answers.value:,} invented users in {given.seconds:g} s: at most "
         f"{largest / 2**20:.1f} MiB of database, bound {given.most_bytes / 2**20:.1f} MiB; "
-        f"{written / 2**20:.1f} MiB written"
+        f"{written.total / 2**20:.1f} MiB written"
     )
+    by_thread = written.by_thread()
+    for name, bytes in by_thread.most_common():
+        if bytes:
+            print(f"  {name:15} {bytes / 2**20:10.3f} MiB written")
+    by_flood = written.total - by_thread[OF_OPERATOR]
+    if by_flood > given.most_bytes:
+        failures.append(f"the flood had {by_flood:,} bytes written; expected {given.most_bytes:,}")
     if largest > given.most_bytes:
         failures.append(f"the database had {largest:,} bytes; expected {given.most_bytes:,}")
     with sqlite3.connect(directory / "tidegate.db") as connection:

@@ -10,12 +10,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from polling import eventually
 from tidegate.rules.sql.connection import engine_of
 from tidegate.server.records.api_tokens import create_token
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 RULES = """
 tiers: [free, premium]
@@ -35,13 +38,20 @@ log: {format: json, access: true}
 class Served:
     """A running `tidegate serve`."""
 
-    def __init__(self, directory: Path, settings: str = SETTINGS, **environment: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: str = SETTINGS,
+        *,
+        program: Sequence[str] = ("-m", "tidegate"),
+        **environment: str,
+    ) -> None:
         self.directory = directory
         (directory / "tidegate.yaml").write_text(settings)
         self.log = directory / "log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tidegate", "serve"],
+                [sys.executable, *program, "serve"],
                 cwd=directory,
                 stderr=log,
                 env={**os.environ, **environment},
