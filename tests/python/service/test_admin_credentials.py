@@ -8,7 +8,9 @@ import re
 
 import pytest
 from admin_client import AdminService, Clock
+from tidegate.server.admin.authentication import Attempts
 from tidegate.server.admin.context import AdminRoute
+from tidegate.server.admin.problems import ProblemError
 from tidegate.server.admin_server import behind_proxies
 from tidegate.server.records.api_tokens import ROLES, find_token, hash_of
 
@@ -198,6 +200,23 @@ def test_a_wrong_token_of_an_address_that_waits_is_not_looked_up(service: AdminS
     service.run("ALTER TABLE api_tokens RENAME TO lost")
     assert service.ask("GET", "/whoami", token="tg_wrong").status_code == 429
     assert service.ask("GET", "/whoami", token="tg_unknown").status_code == 503
+
+
+def test_a_token_that_becomes_right_is_looked_up_though_its_address_waits() -> None:
+    """A token of an issuer is wrong until the issuer's new keys are known."""
+    seconds = 0.0
+    attempts = Attempts("10/hour", "tg-test", clock=lambda: seconds)
+    for i in range(10):
+        attempts.note_wrong(f"early{i}", "192.0.2.1")
+    with pytest.raises(ProblemError) as caught:
+        attempts.check("early0", "192.0.2.1")
+    assert caught.value.status == 429
+    seconds = 30.0
+    attempts.check("early0", "192.0.2.1")
+    with pytest.raises(ProblemError):
+        attempts.note_wrong("early0", "192.0.2.1")
+    with pytest.raises(ProblemError):
+        attempts.check("early0", "192.0.2.1")
 
 
 def test_addresses_of_one_ipv6_network_fail_together(service: AdminService) -> None:

@@ -37,6 +37,9 @@ ACTOR = "tidegate.actor"
 FAILED_ATTEMPTS = "10/minute"
 _LONGEST_TOKEN = 8192
 _MOST_WRONG = 10_000
+# How long a wrong token counts as one, in seconds. It may become right: the keys of its issuer are
+# fetched at most once in this time, and clocks differ.
+_WRONG_FOR = 30.0
 _WARNED_EVERY = 60.0
 _BEARER = {"WWW-Authenticate": 'Bearer realm="tidegate"'}
 _INVALID = {"WWW-Authenticate": 'Bearer realm="tidegate", error="invalid_token"'}
@@ -116,26 +119,30 @@ class Credentials:
 class Attempts:
     """Remembers wrong tokens, by token and by address. A right token always passes.
 
-    An address with too many wrong tokens has to wait: a token of it that was wrong before is
-    refused unread, and another wrong one gets a 429 too. Thread-safe.
+    An address with too many wrong tokens has to wait: a token of it that was wrong a moment before
+    is refused unread, and another wrong one gets a 429 too. Thread-safe.
     """
 
-    def __init__(self, limit: str, prefix: str) -> None:
+    def __init__(
+        self, limit: str, prefix: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._failures = Limiter(limit, storage="memory://?capacity=65536", prefix=prefix)
-        self._wrong: OrderedDict[str, None] = OrderedDict()
+        self._clock = clock
+        self._wrong: OrderedDict[str, float] = OrderedDict()  # when each was found to be wrong
         self._lock = threading.Lock()
 
     def check(self, token: str, remote: str | None) -> None:
-        """Raises ProblemError if the token was wrong before, and its address has to wait."""
+        """Raises ProblemError if the token was just wrong, and its address has to wait."""
         with self._lock:
-            was_wrong = hash_of(token) in self._wrong
-        if was_wrong:
+            since = self._wrong.get(hash_of(token))
+        if since is not None and self._clock() - since < _WRONG_FOR:
             self._check_address(network_of(remote))
 
     def note_wrong(self, token: str, remote: str | None) -> None:
         """Counts a wrong token. Raises ProblemError if its address had to wait already."""
         with self._lock:
-            self._wrong[hash_of(token)] = None
+            self._wrong[hash_of(token)] = self._clock()
+            self._wrong.move_to_end(hash_of(token))
             if len(self._wrong) > _MOST_WRONG:
                 self._wrong.popitem(last=False)
         address = network_of(remote)
