@@ -48,6 +48,24 @@ def test_a_list_is_replaced_as_a_whole(service: AdminService) -> None:
     assert service.ask("GET", ALLOW).json()["entries"] == [office]
 
 
+def test_the_audit_log_has_the_entries_of_a_list_that_differ(service: AdminService) -> None:
+    entries = {id: {"id": id, "user": id} for id in "abcd"}
+    for id in "abc":
+        assert service.ask("POST", BLOCK, entries[id]).status_code == 201
+    assert service.ask("DELETE", f"{BLOCK}/b").status_code == 200
+    listed = [entries[id] for id in "adc"]
+    assert service.ask("PUT", BLOCK, listed, headers={"If-Match": "*"}).status_code == 200
+    assert service.ask("PUT", BLOCK, [], headers={"If-Match": "*"}).status_code == 200
+    assert [(entry["before"], entry["after"]) for entry in service.audit()] == [
+        ([], [entries["a"]]),
+        ([], [entries["b"]]),
+        ([], [entries["c"]]),
+        ([entries["b"]], []),
+        ([], [entries["d"]]),
+        (listed, []),
+    ]
+
+
 def test_changed_costs_apply_to_checks_at_once(any_service: AdminService) -> None:
     add_api_rule(any_service)
     costs = [{"endpoints": ["/api/search"], "cost": 4, "priority": "background"}]
@@ -140,6 +158,54 @@ def test_an_entry_for_everybody_needs_an_admin(
     assert made.status_code == 201, made.text
     one = {"id": "one", **entry, "user": "42"}
     assert service.ask("POST", path, one, role="operator").status_code == 201
+
+
+@pytest.mark.parametrize("path", [ALLOW, BLOCK])
+@pytest.mark.parametrize(
+    "networks",
+    [
+        [[f"{first}.0.0.0/9", f"{first}.128.0.0/9"] for first in range(1, 6)],
+        [[f"{first:x}00::/19"] for first in range(0x20, 0x25)],
+    ],
+)
+def test_entries_that_are_for_everybody_together_need_an_admin(
+    service: AdminService, path: str, networks: list[list[str]]
+) -> None:
+    def add(id: str, role: str = "operator", **entry: object) -> int:
+        answer = service.ask("POST", path, {"id": id, **entry}, role=role)
+        assert answer.status_code in (201, 403), answer.text
+        if answer.status_code == 403:
+            assert "the networks of the list are for everybody together" in answer.json()["detail"]
+        return answer.status_code
+
+    assert add("wide", "admin", networks=["0.0.0.0/0"]) == 201  # what admins add does not count
+    assert add("over", networks=networks[4], until="2000-01-31") == 201
+    for number, few in enumerate(networks[:4]):
+        assert add(f"few{number}", networks=few, methods=["GET"]) == 201
+    assert add("more", networks=networks[4]) == 403
+    assert add("more", ip=networks[4]) == 403
+    assert add("more", networks=networks[4], tiers=["free"], endpoints=["/a", "/*"]) == 403
+    assert add("again", networks=networks[0]) == 201  # the same addresses
+    assert add("a-user", user="42") == 201
+    assert add("an-endpoint", endpoints=["/a"], networks=["0.0.0.0/0"]) == 201
+    assert service.ask("DELETE", f"{path}/few0", role="operator").status_code == 200
+    assert service.ask("DELETE", f"{path}/again", role="operator").status_code == 200
+    assert add("more", networks=networks[4]) == 201
+    assert add("one", networks=networks[0]) == 403
+    assert add("one", "admin", networks=networks[0]) == 201
+    assert service.ask("PUT", path, [], headers={"If-Match": "*"}).status_code == 200
+    assert add("one", networks=networks[0]) == 201
+
+
+def test_an_operator_blocks_a_botnet_of_5000_networks(service: AdminService) -> None:
+    networks = [f"{1 + i % 200}.{i // 200}.{i % 256}.0/24" for i in range(5000)]
+    assert len({*networks}) == 5000
+    botnet = {"id": "botnet", "networks": networks, "reason": "at 3 am"}
+    assert service.ask("POST", BLOCK, botnet, role="operator").status_code == 201
+    for network in (networks[0], networks[4999]):
+        assert service.limiter.check(user="1", ip=network.replace("0/24", "9")).rule == "botnet"
+    more = {"id": "more", "networks": [f"201.0.{i}.0/24" for i in range(256)]}
+    assert service.ask("POST", BLOCK, more, role="operator").status_code == 201
 
 
 @pytest.mark.parametrize("path", [ALLOW, BLOCK])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated, Any, Literal, Optional
 
 from fastapi import APIRouter, Body, Response
@@ -19,6 +18,7 @@ from tidegate.server.admin.context import (
     check_if_match,
     role,
 )
+from tidegate.server.admin.entry_breadth import are_for_everybody, is_for_everybody
 from tidegate.server.admin.problems import ProblemError
 from tidegate.server.admin.rule_edits import save_entries
 
@@ -28,9 +28,6 @@ router = APIRouter(route_class=AdminRoute, prefix="/v1/admin/ratelimit", tags=["
 
 ListName = Literal["allow", "block"]
 _MOST_ENTRIES = 10_000
-# The addresses of the widest networks that a provider or a company has: a /8, and a /19 of IPv6.
-_MOST_ADDRESSES = {4: 2**24, 6: 2**109}
-_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
 _ENTRY = {"id": "abuse", "user": "42", "reason": "scrapes"}
 _COST = {"endpoints": ["/search/**"], "cost": 10}
 AnEntry = Annotated[dict[str, Any], Body(examples=[_ENTRY])]
@@ -61,11 +58,14 @@ def replace_list(
 def add_entry(
     admin: TheAdmin, actor: AnActor, name: ListName, entry: AnEntry, comment: Comment = None
 ) -> Any:
-    """Adds an entry, whose `id` serves to remove it. One for everybody needs the role admin."""
+    """Adds an entry, whose `id` serves to remove it. One for everybody needs the role admin.
+
+    So does one with which the networks of the list are together for everybody.
+    """
     id = entry.get("id")
     if not isinstance(id, str) or not id or "/" in id:
         raise ProblemError(422, f"id is {id!a:.80}; expected the id of the entry, without a slash")
-    if actor.role != "admin" and _is_for_everybody(entry):
+    if actor.role != "admin" and is_for_everybody(entry):
         raise ProblemError(
             403,
             "the entry is for everybody; expected a user, an endpoint or a smaller network, or a "
@@ -76,6 +76,12 @@ def add_entry(
         known = stored.plain.get(name, [])
         if any(each.get("id") == id for each in known):
             raise ProblemError(409, f"the list has an entry {id!a:.120}; expected another id")
+        if actor.role != "admin" and are_for_everybody(known, entry, admin.database.now()):
+            raise ProblemError(
+                403,
+                "with this entry the networks of the list are for everybody together; expected "
+                "fewer or smaller ones, or a token with the role admin",
+            )
         given: Any = {(name, len(known)): ()}
         return save_entries(
             stored, name, [*known, entry], given, action=f"{name}.add", comment=comment
@@ -116,47 +122,6 @@ def replace_costs(
 ) -> Any:
     """Replaces the costs of all operations."""
     return _replace(admin, actor, "costs", costs, if_match, comment)
-
-
-def _is_for_everybody(entry: dict[str, Any]) -> bool:
-    """Whether no condition of the entry tells callers or endpoints apart."""
-    asked = {name for name, value in entry.items() if value not in (None, "", [], {})}
-    asked -= {"id", "reason", "from", "begin", "until", "method", "methods", "tier", "tiers"}
-    for name in ("endpoint", "endpoints"):
-        if any(_has_no_name(each) for each in _listed(entry.get(name))):
-            asked.discard(name)
-    for name in ("ip", "network", "networks"):
-        if _are_wide(_listed(entry.get(name))):
-            asked.discard(name)
-    return not asked
-
-
-def _has_no_name(pattern: Any) -> bool:
-    """Whether each part of the pattern of endpoints may be any."""
-    parts = [part for part in str(pattern).split("/") if part]
-    return bool(parts) and all(
-        part in ("*", "**") or (part.startswith("{") and part.endswith("}")) for part in parts
-    )
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _are_wide(texts: list[Any]) -> bool:
-    """Whether networks together have more addresses than the widest that a company has."""
-    addresses = {4: 0, 6: 0}
-    for text in {str(text) for text in texts}:
-        try:
-            network = ipaddress.ip_network(text, strict=False)
-        except ValueError:  # the rules say what is wrong with it
-            continue
-        # The rules take addresses of IPv4 for those that are mapped to IPv6.
-        if network.version == 6 and network.overlaps(_MAPPED):
-            addresses[4] += min(network.num_addresses, _MAPPED.num_addresses)
-        else:
-            addresses[network.version] += network.num_addresses
-    return any(addresses[version] > most for version, most in _MOST_ADDRESSES.items())
 
 
 def _read(admin: Admin, response: Response, field: str) -> dict[str, Any]:

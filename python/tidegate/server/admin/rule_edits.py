@@ -139,11 +139,24 @@ def save_entries(
         keep_what_others_wrote(change.connection, stored.plain, change.now)
         (write_costs if field == "costs" else write_lists)(change.connection, proposed)
         done, after = part.put_into_force(change, comment)
-        before = stored.plain.get(field, [])
-        change.record(action, field, before=before, after=after.plain.get(field, []))
+        gone, new = _differing(stored.plain.get(field, []), after.plain.get(field, []))
+        change.record(action, field, before=gone, after=new)
         return done
 
     return write
+
+
+def _differing(before: list[Fields], after: list[Fields]) -> tuple[list[Fields], list[Fields]]:
+    """Returns both lists without what they have in common at their begin and at their end.
+
+    A list of thousands of entries, to which as many are added one by one, would fill the disk.
+    """
+    least = min(len(before), len(after))
+    same = next((i for i in range(least) if before[i] != after[i]), least)
+    before, after = before[same:], after[same:]
+    least -= same
+    alike = next((i for i in range(least) if before[-1 - i] != after[-1 - i]), least)
+    return before[: len(before) - alike], after[: len(after) - alike]
 
 
 def put_document(
