@@ -36,7 +36,7 @@ cpp_headers := $(shell find cpp python/bindings -name '*.h')
 cpp_others := $(shell find tests/cpp tests/extension tests/fuzz benchmarks/cpp -name '*.cc' -o -name '*.h' 2>/dev/null)
 python_files := python tests benchmarks examples docs scripts
 
-.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood owed values leases lost-rules starts handovers invented chaos soak bench simulate-leases bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
+.PHONY: help demo quick test test-cpp test-python touched test-servers frameworks crash flood owed values leases lost-rules starts handovers invented chaos soak bench bench-against simulate-leases bench-report surge lint lint-python lint-cpp asan asan-python tsan portable \
   fetch fuzz conformance mutants oracle campaign docs wheel clean deps-build deps-test deps-bench deps-fuzz
 .DELETE_ON_ERROR:
 
@@ -318,13 +318,20 @@ bench: deps-test $(VENV)/.build  ## measure, in C++ and against peers from PyPI
 	  cargo run --release --locked --manifest-path benchmarks/governor/Cargo.toml; \
 	else echo "governor: skipped, there is no cargo"; fi
 
+benches := call reserve overuse memory import rate rules logs replay recommend sliding_error what_if redis shm \
+  server stall asgi check web admin_change
+
 .PHONY: bench-python
 bench-python: released_and := --config-settings=cmake.define.TIDEGATE_BUILD_BENCHMARKS=ON
 bench-python: $(VENV)/.package
 	$(pip) -r benchmarks/requirements.txt -r tests/requirements.txt
-	set -e; for benchmark in call reserve overuse memory import rate rules logs replay recommend sliding_error what_if redis shm server stall asgi check web admin_change; do \
-	  $(python) benchmarks/python/bench_$$benchmark.py; \
-	done
+	set -e; for benchmark in $(benches); do $(python) benchmarks/python/bench_$$benchmark.py; done
+
+# Both are built as they are released, in environments of their own; ONLY="call memory" compares some.
+ROUNDS ?= 3
+bench-against: deps-test  ## the benchmarks of this tree against COMMIT, in turn, ROUNDS times
+	@test -n "$(COMMIT)" || { echo 'make bench-against COMMIT=abc123 [ONLY="call memory"] [ROUNDS=3]'; exit 2; }
+	$(PYTHON) benchmarks/compare.py $(COMMIT) --rounds $(ROUNDS) --only $(or $(ONLY),core checks_in_cpp $(benches))
 
 simulate-leases: deps-test  ## print the table of docs/leases-simulation.md
 	@cmake --preset release >/dev/null

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -34,6 +35,17 @@ _MOST_SECONDS = 3600
 
 
 @dataclass(frozen=True)
+class Build:
+    """What is measured: an interpreter's package, and the programs in C++ of a build tree."""
+
+    python: str = sys.executable
+    tree: str = "build/release"
+
+
+RELEASED = Build()
+
+
+@dataclass(frozen=True)
 class Bench:
     """A program that writes JSON. `once`: its own rounds suffice, or it takes too long for more."""
 
@@ -46,7 +58,7 @@ class Bench:
 BENCHES = {
     each.name: each
     for each in (
-        Bench("core", ("build/release/benchmarks/cpp/core_bench",), kind="google"),
+        Bench("core", ("core_bench",), kind="google"),
         Bench("governor", once=True, kind="governor"),
         Bench("call", ("--rounds", "11")),
         Bench("reserve", ("--rounds", "9")),
@@ -90,11 +102,11 @@ class Skipped(Exception):
     """A benchmark that cannot run here; the text says why."""
 
 
-def run(bench: Bench, quick: bool) -> dict[str, Any]:
+def run(bench: Bench, quick: bool, build: Build = RELEASED) -> dict[str, Any]:
     """What one run of a benchmark has printed. Raises Skipped where it cannot run or fails."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "figures.json")
-        ended = _ended(_command(bench, path, quick))
+        ended = _ended(_command(bench, path, quick, build), build)
         if ended.returncode != 0:
             raise Skipped(f"it ended with status {ended.returncode}: {_last(ended.stderr)}")
         if bench.kind == "google":
@@ -106,10 +118,12 @@ def run(bench: Bench, quick: bool) -> dict[str, Any]:
         return dict(json.loads(path.read_text(encoding="utf-8"))["printed"])
 
 
-def _command(bench: Bench, path: Path, quick: bool) -> list[str]:
+def _command(bench: Bench, path: Path, quick: bool, build: Build) -> list[str]:
     if bench.kind == "google":
+        program, *how = bench.arguments
         return [
-            *bench.arguments,
+            str(Path(build.tree, "benchmarks", "cpp", program)),
+            *how,
             "--benchmark_format=json",
             f"--benchmark_min_time={_least(quick)}",
         ]
@@ -119,7 +133,7 @@ def _command(bench: Bench, path: Path, quick: bool) -> list[str]:
         return [*command, "--", "--quick"] if quick else command
     program = str(ROOT / "benchmarks" / "python" / f"bench_{bench.name}.py")
     how = ["--quick"] if quick else list(bench.arguments)
-    return [sys.executable, program, *how, "--json", str(path)]
+    return [build.python, program, *how, "--json", str(path)]
 
 
 def _least(quick: bool) -> str:
@@ -127,10 +141,15 @@ def _least(quick: bool) -> str:
     return "0.01" if quick else "0.2"
 
 
-def _ended(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _ended(command: Sequence[str], build: Build) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=_MOST_SECONDS
+            command,
+            cwd=ROOT,
+            env={**os.environ, "TIDEGATE_BUILD_TREE": build.tree},
+            capture_output=True,
+            text=True,
+            timeout=_MOST_SECONDS,
         )
     except FileNotFoundError:
         raise Skipped(f"there is no {command[0]}") from None

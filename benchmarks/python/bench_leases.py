@@ -36,7 +36,9 @@ TRIP_MS = 20
 FAR_KEYS = 100
 FAR_RATE = 20_000  # calls a second
 WARM_S = 3
-HIT_LOOP = Path(__file__).resolve().parents[2] / "build/release/benchmarks/cpp/hit_loop"
+ROOT = Path(__file__).resolve().parents[2]
+TREE = os.environ.get("TIDEGATE_BUILD_TREE", "build/release")
+HIT_LOOP = ROOT / TREE / "benchmarks/cpp/hit_loop"
 
 
 def commands(server: RedisServer) -> int:
