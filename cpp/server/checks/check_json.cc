@@ -441,13 +441,15 @@ void AppendStatusJson(const RuleSet& rules, const RuleLimiter::Status& status,
   *json += R"({"rules":[)";
   bool is_first = true;
   const auto append_row = [&](std::string_view endpoint, const RuleLimiter::RuleState& state) {
+    const absl::Span<const Decision> outcomes(status.outcomes);
+    const Decision* const tightest = Tightest(outcomes.subspan(state.first, state.count));
+    // Customers would take a limit that refuses nothing for one of theirs.
+    if (tightest != nullptr && tightest->limit->shadow()) return;
     *json += std::exchange(is_first, false) ? R"({"rule":)" : R"(,{"rule":)";
     AppendJsonString(rules.rules()[state.rule].id, json);
     *json += R"(,"endpoint":)";
     AppendJsonString(endpoint, json);
     *json += ',';
-    const absl::Span<const Decision> outcomes(status.outcomes);
-    const Decision* const tightest = Tightest(outcomes.subspan(state.first, state.count));
     if (tightest != nullptr) {
       AppendRoom(*tightest, json);
     } else {

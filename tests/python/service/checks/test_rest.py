@@ -286,6 +286,14 @@ def test_the_status_at_an_endpoint_has_the_rules_that_apply_there() -> None:
     ]
 
 
+def test_the_status_leaves_out_rules_in_shadow() -> None:
+    trial = {"id": "trial", "by": "user", "limit": "1/day", "shadow": True}
+    service = Service({"rules": [trial, {"id": "api", "by": "user", "limit": "5/day"}]})
+    service.check({"userId": "42", "endpoint": "/a"})
+    assert rows_of(service.status("42")[1]) == [("api", "*", 5, 4)]
+    assert service.status("42")[1]["degraded"] is False
+
+
 def test_the_status_names_the_list_that_a_user_is_on() -> None:
     rules = {**API, "block": [{"id": "abuse", "user": "42"}]}
     service = Service(rules)
