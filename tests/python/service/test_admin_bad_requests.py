@@ -52,6 +52,14 @@ def test_bad_bodies_are_refused_with_a_reason(
     assert service.ask("GET", "/whoami").status_code == 200
 
 
+def test_the_place_of_a_wrong_value_has_no_types(service: AdminService) -> None:
+    override = {"rule": "api", "key": None, "limits": "5/minute"}
+    answer = service.ask("POST", "/ratelimit/overrides", override)
+    assert answer.status_code == 422
+    assert {each["where"] for each in answer.json()["problems"]} == {"key"}
+    assert answer.json()["detail"].startswith("key is None; expected")
+
+
 def test_large_bodies_are_refused_with_and_without_a_length(service: AdminService) -> None:
     service.app = create_admin(service.url, most_body_bytes=1000, now=service.clock)
     body = json.dumps({"name": "x" * 1000, "role": "viewer"}).encode()

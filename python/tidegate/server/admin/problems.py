@@ -93,6 +93,8 @@ async def _of_validation(request: Request, error: Any) -> Response:
     problems = []
     for each in error.errors()[:_MOST_PROBLEMS]:
         place, *where = each["loc"]
+        # Where a value may be of several types, Pydantic adds them to the place.
+        where = [part for part in where if not (isinstance(part, str) and "[" in part)]
         kind, message = each["type"], str(each["msg"])
         if kind == "extra_forbidden":
             message = "is not a field here; expected the fields that the documentation names"
