@@ -144,6 +144,7 @@ def test_the_settings_in_effect_have_no_password(tmp_path: Path, service: AdminS
         {"endpoints": ["/", "/*", "/*/{any}/**"]},
         {"tiers": ["free", "premium"]},
         {"methods": ["GET"]},
+        {"priority": "normal"},
     ],
 )
 @pytest.mark.parametrize("path", [ALLOW, BLOCK])

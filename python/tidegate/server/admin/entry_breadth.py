@@ -59,7 +59,8 @@ def _networks_of(entry: Entry) -> Iterator[str]:
 def _conditions(entry: Entry) -> set[str]:
     """The fields of the entry that may tell callers or endpoints apart."""
     asked = {name for name, value in entry.items() if value not in (None, "", [], {})}
-    asked -= {"id", "reason", "from", "begin", "until", "method", "methods", "tier", "tiers"}
+    asked -= {"id", "reason", "from", "begin", "until"}
+    asked -= {"method", "methods", "tier", "tiers", "priority"}  # they have few values
     for name in ("endpoint", "endpoints"):
         if any(_has_no_name(each) for each in _listed(entry.get(name))):
             asked.discard(name)
