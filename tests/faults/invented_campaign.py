@@ -97,6 +97,10 @@ class Known(threading.Thread):
         self.join()
 
 
+class RefusedError(Exception):
+    """A change was not made."""
+
+
 class Operator:
     """Makes changes, and measures how long their answers take."""
 
@@ -118,8 +122,15 @@ class Operator:
 
     def _ask(self, method: str, path: str, body: Any = None) -> httpx.Response:
         answer = self._client.request(method, path, json=body)
-        assert answer.is_success, answer.text
+        if not answer.is_success:
+            raise RefusedError(f"{method} {path} was answered {answer.text}")
         return answer
+
+    def try_to_act(self) -> None:
+        try:
+            self.act()
+        except RefusedError as error:
+            self.wrong.append(f"at {time.strftime('%X')} {error}")
 
     def act(self) -> None:
         user = f"operated{secrets.token_hex(4)}"
@@ -226,7 +237,7 @@ def flood(directory: Path, given: argparse.Namespace) -> list[str]:
         while (now := time.monotonic()) - begun < given.seconds:
             if now >= acted:
                 acted = now + given.operator_every
-                operator.act()
+                operator.try_to_act()
             else:
                 time.sleep(min(1.0, acted - now))
             largest = max(largest, bytes_of(directory))
@@ -250,7 +261,8 @@ def flood(directory: Path, given: argparse.Namespace) -> list[str]:
             each.kill()
         status = served.end()
     largest = max(largest, bytes_of(directory))
-    failures = operator.wrong[:3] + ([] if status == 0 else [f"the service ended with {status}"])
+    failures = [f"{len(operator.wrong)} of the operator's turns"] if operator.wrong else []
+    failures += operator.wrong[:3] + ([] if status == 0 else [f"the service ended with {status}"])
     for what, times in operator.took.items():
         print(
             f"{what}: {len(times)} times, median {statistics.median(times) * 1e3:.0f} ms, "
