@@ -2,64 +2,31 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from admin_client import AdminService, Clock, add_api_rule
 from dashboard_client import HOSTILE, DashboardService, Issuer
+from running_service import Running
 from tidegate import ConfigurationError
-from tidegate.rules.sql.connection import engine_of
 from tidegate.server.anomalies.detector import Action, Anomaly
 from tidegate.server.enforcement import Enforcement
 from tidegate.server.recording import Recorded, Row
-from tidegate.server.records.api_tokens import create_token
-from tidegate.server.service import Service
-from tidegate.server.settings import Settings, read_settings
+from tidegate.server.settings import read_settings
 
-RULES = "rules: [{id: api, by: user, limit: 1000/hour}]\n"
-LIMITS = """
-domain: edge
-descriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1000}}]
-"""
 # Nobody is blocked without others to compare with.
 OTHERS = {f"other {i}": 28 + i % 5 for i in range(25)}
 
 
-class Running:
-    """A service within the process, on its own ports."""
+class Flooded(Running):
+    """A service that is told of floods."""
 
     def __init__(self, directory: Path, **anomalies: Any) -> None:
-        (directory / "rules.yaml").write_text(RULES)
-        (directory / "limits.yaml").write_text(LIMITS)
-        self.url = f"sqlite:///{directory / 'tidegate.db'}"
-        free = {"listen": "127.0.0.1:0"}
-        settings = Settings(
-            rules=directory / "rules.yaml",
-            database=self.url,
-            checks=free,
-            admin=free,
-            envoy={"config": directory / "limits.yaml"},
-            anomalies=anomalies,
-        )
-        self.service = Service(settings)
-        self.service.start()
+        super().__init__(directory, anomalies=anomalies)
         self.minute = 0
-
-    def post(self, path: str, body: Any) -> Any:
-        host, port = self.service.address or ("", 0)
-        return httpx.post(f"http://{host}:{port}{path}", json=body, timeout=60).json()
-
-    def check(self, user: str) -> Any:
-        return self.post("/v1/ratelimit/check", {"userId": user, "endpoint": "/a"})
-
-    def envoy(self, user: str) -> Any:
-        entry = {"key": "user", "value": user}
-        return self.post("/json", {"domain": "edge", "descriptors": [{"entries": [entry]}]})
 
     def flood(self, user: str) -> None:
         """Reports that the user suddenly sends thirty times as many requests."""
@@ -72,27 +39,15 @@ class Running:
             rows = [Row(each, "/a", None, None, None, n, 0, 0, 0, n) for each, n in counts.items()]
             watch(Recorded(4e9 + self.minute * 60.0, rows))
 
-    def admin(self, method: str, path: str, **more: Any) -> httpx.Response:
-        host, port = self.service.admin_address or ("", 0)
-        return httpx.request(method, f"http://{host}:{port}{path}", timeout=60, **more)
-
-    def token(self, role: str) -> dict[str, str]:
-        engine = engine_of(self.url)
-        with engine.begin() as connection:
-            now = dt.datetime.now(dt.timezone.utc)
-            token = create_token(connection, role, role, expires_at=None, now=now).text
-        engine.dispose()
-        return {"Authorization": f"Bearer {token}"}
-
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
-    made = Running(tmp_path, enforce=True, interval=60.0)
+def running(tmp_path: Path) -> Iterator[Flooded]:
+    made = Flooded(tmp_path, enforce=True, interval=60.0)
     yield made
     made.service.stop()
 
 
-def test_a_flood_is_blocked_until_an_operator_unlocks_it(running: Running) -> None:
+def test_a_flood_is_blocked_until_an_operator_unlocks_it(running: Flooded) -> None:
     running.flood("42")
     answer = running.check("42")
     assert (answer["allowed"], answer["rule"]) == (False, "anomaly:block")
@@ -123,7 +78,7 @@ def test_a_flood_is_blocked_until_an_operator_unlocks_it(running: Running) -> No
     assert "\ntidegate_anomaly_enforced 0.0\n" in running.admin("GET", "/metrics").text
 
 
-def test_decisions_of_envoy_are_in_the_history(running: Running) -> None:
+def test_decisions_of_envoy_are_in_the_history(running: Flooded) -> None:
     running.envoy("42")
     running.service.recording.take()
     (row,) = [row for each in running.service.recording.recent() for row in each.rows]
@@ -131,7 +86,7 @@ def test_decisions_of_envoy_are_in_the_history(running: Running) -> None:
 
 
 def test_anomalies_are_only_reported_unless_asked_for(tmp_path: Path) -> None:
-    running = Running(tmp_path, interval=60.0)
+    running = Flooded(tmp_path, interval=60.0)
     try:
         running.flood("42")
         assert running.check("42")["allowed"]
@@ -285,7 +240,7 @@ def test_impossible_settings_are_refused(tmp_path: Path, wrong: str) -> None:
 
 
 def test_a_reload_says_that_a_certificate_was_refused(
-    running: Running, caplog: pytest.LogCaptureFixture
+    running: Flooded, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
         def reload(self) -> None:
