@@ -427,7 +427,8 @@ def _watch_settings(app: flask.Flask, known: dict[str, Any]) -> None:
     """
 
     def compare(sender: flask.Flask, **_: Any) -> None:
-        flask.request_started.disconnect(compare, sender)
+        # From all senders, of which it had one: else each request would look for receivers.
+        flask.request_started.disconnect(compare)
         now = _settings_of(sender)
         changed = [
             f"TIDEGATE_{name.upper()}"

@@ -30,6 +30,19 @@ bool IsText(PyObject* object, const char* text) {
   return PyUnicode_Check(object) && PyUnicode_CompareWithASCIIString(object, text) == 0;
 }
 
+// The attribute `name`, a new reference; null, without an exception, if there is none. Requests of
+// WSGI have no scope, and an exception that nobody sees takes longer than all else here.
+PyObject* OptionalAttribute(PyObject* object, PyObject* name) {
+  PyObject* found = nullptr;
+#if PY_VERSION_HEX >= 0x030D0000
+  const int result = PyObject_GetOptionalAttr(object, name, &found);
+#else
+  const int result = _PyObject_LookupAttr(object, name, &found);
+#endif
+  if (result < 0) PyErr_Clear();
+  return found;
+}
+
 // The ASGI scope of a request, a new reference: the request itself if it is a dict, or the
 // attribute `scope` of a framework's request. Null, without an exception, for other requests.
 PyObject* ScopeOf(PyObject* request) {
@@ -37,11 +50,8 @@ PyObject* ScopeOf(PyObject* request) {
     Py_INCREF(request);
     return request;
   }
-  PyObject* const scope = PyObject_GetAttr(request, names->request_scope);
-  if (scope == nullptr) {
-    PyErr_Clear();
-    return nullptr;
-  }
+  PyObject* const scope = OptionalAttribute(request, names->request_scope);
+  if (scope == nullptr) return nullptr;
   PyObject* const kind =
       PyDict_CheckExact(scope) ? PyDict_GetItemWithError(scope, names->type) : nullptr;
   if (kind != nullptr && (IsText(kind, "http") || IsText(kind, "websocket"))) return scope;
@@ -54,9 +64,8 @@ PyObject* ScopeOf(PyObject* request) {
 PyObject* SourceOf(PyObject* request) {
   PyObject* const scope = ScopeOf(request);
   if (scope != nullptr) return scope;
-  PyObject* const environ = PyObject_GetAttr(request, names->environ);
+  PyObject* const environ = OptionalAttribute(request, names->environ);
   if (environ != nullptr && PyDict_CheckExact(environ)) return environ;
-  PyErr_Clear();
   Py_XDECREF(environ);
   return nullptr;
 }

@@ -18,10 +18,10 @@ DECISIONS = "tidegate.decisions"
 GRANTED = "tidegate.granted"
 
 
-def grant(state: MutableMapping[str, Any], decision: RequestDecision) -> None:
-    """Leaves a decision in the scope or environ of a request that it let pass."""
+def grant(state: MutableMapping[str, Any], *decisions: RequestDecision) -> None:
+    """Leaves decisions in the scope or environ of a request that they let pass."""
     before = state.get(GRANTED)
-    state[GRANTED] = (decision,) if before is None else (*before, decision)
+    state[GRANTED] = decisions if before is None else (*before, *decisions)
 
 
 def binding(decisions: Sequence[RequestDecision]) -> RequestDecision:

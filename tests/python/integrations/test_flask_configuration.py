@@ -204,6 +204,17 @@ def test_settings_that_come_too_late_are_named_once(caplog: pytest.LogCaptureFix
     assert said[0].startswith("rate limiting: TIDEGATE_STORAGE changed")
 
 
+def test_no_signal_has_a_receiver_of_the_extension_after_the_first_request() -> None:
+    """Else Flask would look for it at each request."""
+    before = set(flask.request_started.receivers)
+    app = flask.Flask("app")
+    RateLimiter(app, "9/minute")
+    app.get("/")(lambda: "ok")
+    assert set(flask.request_started.receivers) > before
+    assert app.test_client().get("/").status_code == 200
+    assert set(flask.request_started.receivers) == before
+
+
 def test_the_setting_of_django_is_named(caplog: pytest.LogCaptureFixture) -> None:
     app = flask.Flask("app")
     app.config["TIDEGATE"] = {"LIMIT": "1/minute"}

@@ -152,11 +152,9 @@ class LimitedApp:
         return self._by_rules is None or self._by_rules.exempts(request)
 
     def _applies_to(self, request: flask.Request) -> bool:
-        return bool(
-            self._enabled
-            and self._config["TIDEGATE_ENABLED"]
-            and request.method not in self._settings.exempt_methods
-        )
+        if not (self._enabled and self._config["TIDEGATE_ENABLED"]):
+            return False
+        return request.method not in self._settings.exempt_methods
 
     def _charge(
         self,
@@ -175,8 +173,11 @@ class LimitedApp:
         passed: list[RequestDecision] = []
         outcome: RequestDecision | None = None
         for checks in (rules, limits):
+            outcome = None
+            if checks is None:
+                continue
             try:
-                outcome = None if checks is None else checks.check(request, BLOCKING)
+                outcome = checks.check(request, BLOCKING)
             except Exception:
                 # A limit function failed: the request does not reach its view.
                 for earlier in (*environ.pop(GRANTED, ()), *passed):
@@ -194,9 +195,9 @@ class LimitedApp:
         if passed:
             environ[DECISION] = binding(passed).decision
             environ.setdefault(DECISIONS, []).extend(passed)
-        for earlier in passed:
-            earlier.hold()
-            grant(environ, earlier)
+            for each in passed:
+                each.hold()
+            grant(environ, *passed)
         return None
 
     def _refused(

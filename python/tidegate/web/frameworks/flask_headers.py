@@ -37,7 +37,10 @@ class AddHeaders:
             _leave(outcomes)
             raise
         # The outcomes are those of the request, which was decided before its view.
-        return _Body(body, outcomes) if any(each.limits.lease_ns for each in outcomes) else body
+        for each in outcomes:
+            if each.limits.lease_ns:
+                return _Body(body, outcomes)
+        return body
 
 
 class _Body:
