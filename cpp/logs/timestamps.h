@@ -25,7 +25,6 @@ class TimeReader {
 
   // The properties of the times read so far.
   TimeUnit unit() const { return unit_; }
-  bool has_zones() const { return zones_ == Zones::kSome; }
   bool has_no_zones() const { return zones_ == Zones::kNone; }
   bool has_mixed_zones() const { return least_offset_ < most_offset_; }
   bool has_fractions() const { return has_fractions_; }

@@ -145,7 +145,6 @@ class Mirror:
         if not 0.01 <= every <= 3600.0:
             raise ConfigurationError(f"every is {every!r}; expected 0.01 to 3600 seconds")
         self._sources = Sources(limiters)
-        self._registry = registry
         self._families = [(metric, _family(metric, registry)) for metric in METRICS]
         self._times = _Times(self._sources, buckets, registry) if decision_seconds else None
         self._seen: dict[tuple[str, tuple[str, ...]], int] = {}

@@ -13,7 +13,6 @@ from redis_server import RedisServer
 PERIOD_S = 40 * 365 * 24 * 3600
 LIMIT = tidegate.Limit(f"10/{PERIOD_S} seconds", algorithm="fixed-window")
 END_S = 2 * PERIOD_S
-TOLERANCE_S = 0.1
 
 
 def packed(end_s: int, end_ns: int, used: int) -> bytes:

@@ -15,8 +15,8 @@ using Instant = std::chrono::steady_clock::time_point;
 inline Instant MonotonicNow() { return std::chrono::steady_clock::now(); }
 
 inline std::chrono::nanoseconds Chrono(absl::Duration duration) {
-  constexpr absl::Duration kMax = absl::Hours(24 * 365);  // so that no sum overflows
-  return absl::ToChronoNanoseconds(std::min(duration, kMax));
+  constexpr absl::Duration kLongest = absl::Hours(24 * 365);  // so that no sum overflows
+  return absl::ToChronoNanoseconds(std::min(duration, kLongest));
 }
 
 inline Instant MonotonicIn(absl::Duration duration) { return MonotonicNow() + Chrono(duration); }

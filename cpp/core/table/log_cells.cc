@@ -13,12 +13,12 @@
 namespace tidegate {
 namespace {
 
-constexpr int kMaxLogTries = 1000;
+constexpr int kMostLogTries = 1000;
 // So often a call that others overtake reads again; then it takes whatever place is free.
-constexpr int kMaxReads = 64;
+constexpr int kMostReads = 64;
 // So often a call waits a millisecond for another one that changes a debt, before it takes that for
 // dead.
-constexpr int kMaxWaits = 200;
+constexpr int kMostWaits = 200;
 // The second word of the further cell: the code of a debt, whether a call is changing the debt, and
 // how many calls have done so.
 constexpr uint64_t kChanging = kMostDebtCode + 1;
@@ -106,7 +106,7 @@ uint64_t LogCells::EnterDebt(int64_t now_ns) {
         [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
           const bool fresh = w0 == 0;
           if (!fresh && (w1 & kChanging) != 0 &&
-              (w1 != waited_for || tries < kMaxReads + kMaxWaits)) {
+              (w1 != waited_for || tries < kMostReads + kMostWaits)) {
             if (w1 != waited_for) tries = 0;
             waited_for = w1;
             entered = false;
@@ -123,7 +123,7 @@ uint64_t LogCells::EnterDebt(int64_t now_ns) {
         });
     if (entry.changed()) entered_(entry);
     if (entered) return mine;
-    if (tries < kMaxReads) {
+    if (tries < kMostReads) {
       sched_yield();
     } else {
       absl::SleepFor(absl::Milliseconds(1));
@@ -204,7 +204,7 @@ Decision LogCells::Charge(const Moment& moment, int64_t cost, int64_t most_debt)
       int64_t end = now_ns + limit_.period_ns();
       if (!before.empty()) end = std::max(end, before.newest());
       const bool added = Add(view, before.size(), end, in_room, now_ns, tries);
-      if (!added && tries < kMaxLogTries) continue;
+      if (!added && tries < kMostLogTries) continue;
       if (added && in_room < decision.charged) {
         in_place += in_room;
         continue;
@@ -213,7 +213,7 @@ Decision LogCells::Charge(const Moment& moment, int64_t cost, int64_t most_debt)
       return decision;
     }
     if (decision.charged > 0 && !ChargeOwed(now_ns, cost - in_place, most_debt, &decision)) {
-      if (tries < kMaxLogTries) continue;
+      if (tries < kMostLogTries) continue;
       decision.SetCharged(0);
     }
     decision.SetCharged(in_place + decision.charged);
@@ -282,7 +282,7 @@ Decision LogCells::Hit(const Moment& moment, int64_t cost) {
     if (!decision.allowed) return decision;
     const size_t alive = view.ring.size() - static_cast<size_t>(cost);
     if (Add(view, alive, view.ring.newest(), cost, now_ns, tries)) return decision;
-    if (tries == kMaxLogTries) {
+    if (tries == kMostLogTries) {
       // Calls that each want several places at once obstruct each other.
       decision = PeekLog(limit_, view.ring, now_ns, cost);
       decision.allowed = false;
@@ -298,7 +298,7 @@ bool LogCells::Add(const View& view, size_t alive, int64_t end, int64_t cost, in
   if (view.expired) ForEach(0, [now_ns](int64_t e) { return e > now_ns ? e : 0; });
   const Mark mark = MarkOfLogAfter(view.mark, alive, static_cast<uint64_t>(cost));
   if (view.least < mark) Remark(mark);
-  const bool as_read = tries < kMaxReads;
+  const bool as_read = tries < kMostReads;
   if (!Take(view, end, cost, now_ns, mark, as_read)) {
     if (!as_read) sched_yield();
     return false;

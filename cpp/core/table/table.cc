@@ -11,7 +11,7 @@ namespace tidegate {
 namespace {
 
 // How often a call checks whether a claim has ended, yielding in between.
-constexpr int kMaxTableTries = 100;
+constexpr int kMostTableTries = 100;
 // The newest instant is kept this exactly: keys may be entered by many processes at once.
 constexpr int64_t kNewestStepNs = 100'000;
 // A call whose instant lies further behind the newest one has another clock, or it was set back.
@@ -238,7 +238,7 @@ void Table::FindOrClaim(const Fingerprint& key, int64_t now_ns, Mark mark, Slot*
     if (tries > 16) sched_yield();
     // `now` does not advance within a call, so a claim is also taken over after many tries, which
     // is always safe.
-    const bool patient = tries < kMaxTableTries;
+    const bool patient = tries < kMostTableTries;
     const auto is_stale = [&](uint64_t w0) { return !patient || IsStale(w0, now_ns); };
     Slot idle;   // for long
     Slot spare;  // idle, but not for long

@@ -14,7 +14,7 @@
 namespace tidegate::server {
 namespace {
 
-constexpr size_t kMaxKeptOfIdle = 1024;  // bytes of each buffer that an idle connection keeps
+constexpr size_t kMostKeptOfIdle = 1024;  // bytes of each buffer that an idle connection keeps
 
 // Each loop's thread has one, since it reads one request at a time.
 thread_local Http1Head loop_head;
@@ -92,7 +92,7 @@ void Http1Session::Receive(std::string_view bytes) {
     input_.append(bytes);
     input_.erase(0, Read(input_));
   }
-  if (input_.empty() && input_.capacity() > kMaxKeptOfIdle) input_.shrink_to_fit();
+  if (input_.empty() && input_.capacity() > kMostKeptOfIdle) input_.shrink_to_fit();
 }
 
 size_t Http1Session::Read(std::string_view bytes) {
@@ -257,7 +257,7 @@ void Http1Session::Deliver(Posted posted) {
 void Http1Session::Fill(std::string* out) {
   out->append(out_);
   out_.clear();
-  if (out_.capacity() > kMaxKeptOfIdle) out_.shrink_to_fit();
+  if (out_.capacity() > kMostKeptOfIdle) out_.shrink_to_fit();
 }
 
 Instant Http1Session::due() const {

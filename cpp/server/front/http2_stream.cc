@@ -6,11 +6,11 @@ namespace tidegate::server {
 namespace {
 
 constexpr size_t kMostFree = 1024;
-constexpr size_t kMaxKeptOfFree = 4096;  // bytes of each buffer of a free stream
+constexpr size_t kMostKeptOfFree = 4096;  // bytes of each buffer of a free stream
 
 void ClearBuffer(std::string* buffer) {
   buffer->clear();
-  if (buffer->capacity() > kMaxKeptOfFree) buffer->shrink_to_fit();
+  if (buffer->capacity() > kMostKeptOfFree) buffer->shrink_to_fit();
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ constexpr int kMostAccepts = 64;   // connections accepted from a listener in a 
 constexpr int kMostSettlings = 8;  // rounds of answers in a turn before sockets are polled again
 constexpr uint64_t kWakeId = 0;    // the epoll id of the wake-up; listeners follow
 constexpr size_t kLeastTimers = 4096;
-constexpr size_t kMaxKeptAnswers = 4096;  // posted answers for which there is room without a burst
+constexpr size_t kMostKeptAnswers = 4096;  // posted answers for which there is room without a burst
 constexpr auto kAcceptPause = milliseconds(100);
 
 void SetTcpOptions(int fd) {
@@ -237,7 +237,7 @@ void Loop::DeliverPosted() {
     Touch(found->second.get());
   }
   posted_.clear();
-  if (posted_.capacity() > kMaxKeptAnswers) posted_.shrink_to_fit();  // after a burst
+  if (posted_.capacity() > kMostKeptAnswers) posted_.shrink_to_fit();  // after a burst
 }
 
 void Loop::FlushServices() {

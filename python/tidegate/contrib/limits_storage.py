@@ -52,13 +52,13 @@ _SCHEMES = [
 ]
 
 # Limiters are cheap to make again: their counts are in the store.
-_MAX_LIMITERS = 1024
+_MOST_LIMITERS = 1024
 
 # The key that counts the resets of a shared memory, whose keys cannot be listed.
 _RESETS = Limit(2**32, "100 years", algorithm="fixed-window", name="resets")
 
 # The longest sliding log of any store.
-_MAX_LOG = 1_000_000
+_MOST_LOG = 1_000_000
 
 
 class _Limiters:
@@ -88,7 +88,7 @@ class _Limiters:
                 _RESETS, storage=self.probe.storage, prefix=self._prefix, clock=self._clock
             )
         self._most_log = self._longest_log()
-        self._known = functools.lru_cache(maxsize=_MAX_LIMITERS)(self._make)
+        self._known = functools.lru_cache(maxsize=_MOST_LIMITERS)(self._make)
 
     def of(self, algorithm: Algorithm, count: int, period: int) -> Limiter:
         resets = 0 if self._resets is None else _used(self._resets.peek("resets"))
@@ -106,8 +106,8 @@ class _Limiters:
 
     def _longest_log(self) -> int:
         """The largest count of a sliding log that the store accepts."""
-        low, high = 1, _MAX_LOG + 1
-        middle = _MAX_LOG
+        low, high = 1, _MOST_LOG + 1
+        middle = _MOST_LOG
         while low + 1 < high:
             try:
                 self._limiter(middle, 1, "sliding-log")

@@ -27,7 +27,7 @@ __all__ = ["CombinedLimiter", "combined"]
 
 # The most combinations of limits that are kept. A service has few, unless it creates limits for
 # each request.
-_MAX_KNOWN = 256
+_MOST_KNOWN = 256
 
 
 class CombinedLimiter:
@@ -139,7 +139,7 @@ class CombinedLimiter:
                 _StoreGroup(numbers, Plan([limiters[number] for number in numbers]))
                 for numbers in together.values()
             ]
-            if len(self._plans) >= _MAX_KNOWN:
+            if len(self._plans) >= _MOST_KNOWN:
                 self._plans.clear()
             # If one limiter sends a family of fields, it is sent for all.
             headers = list(dict.fromkeys(each for one in self.limiters for each in one.headers))

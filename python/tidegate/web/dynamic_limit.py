@@ -32,7 +32,7 @@ class DynamicLimit:
     """
 
     # No service has more tiers of users.
-    _MAX_KNOWN = 256
+    _MOST_KNOWN = 256
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class DynamicLimit:
                     f"the limit function {self.function!r} returned {limit!r}: {exc}"
                 ) from exc
             refuse_places(limits.limiter.limits, "a function of the request to choose")
-            if len(self._known) >= self._MAX_KNOWN:
+            if len(self._known) >= self._MOST_KNOWN:
                 self._known.clear()
             self._known[known] = limits
         return limits

@@ -21,7 +21,7 @@ __all__ = ["HeldLogs", "Hooks", "log"]
 
 log = logging.getLogger("tidegate")
 
-_MAX_JITTER_SECONDS = 86400.0
+_MOST_JITTER_SECONDS = 86400.0
 
 # Seconds between two log lines of one kind: a broken key function must not flood the log.
 _QUIET_SECONDS = 10.0
@@ -156,7 +156,7 @@ class Hooks:
         except Exception as exc:
             self.log_throttled("retry_jitter raised; none is added", exc=exc)
             return 0.0
-        if 0.0 <= extra <= _MAX_JITTER_SECONDS:
+        if 0.0 <= extra <= _MOST_JITTER_SECONDS:
             return extra
         self.log_throttled("retry_jitter returned %r; expected 0 to 86400 s; none is added", extra)
         return 0.0
@@ -202,5 +202,5 @@ def _check_jitter(jitter: object) -> None:
         raise ArgumentTypeError(
             f"retry_jitter is {jitter!r} of type {type(jitter).__name__}; {accepted}"
         )
-    if not 0 <= jitter <= _MAX_JITTER_SECONDS:
+    if not 0 <= jitter <= _MOST_JITTER_SECONDS:
         raise ConfigurationError(f"retry_jitter is {jitter!r}; {accepted}")

@@ -112,7 +112,7 @@ def test_a_refused_cost_charges_nothing(make, name, uri):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_clear(make, name, uri):
+def test_clear_forgets_one_key(make, name, uri):
     limiter = make(name, uri, clock=ManualClock(start_ns=600 * 10**9))
     limit = parse("1/minute")
     assert limiter.hit(limit, "user")
@@ -126,7 +126,7 @@ def test_clear(make, name, uri):
     ("name", "wait"),
     [("fixed-window", 40), ("moving-window", 60)],
 )
-def test_when_it_resets(make, name, wait, uri):
+def test_the_window_stats_say_when_the_window_ends(make, name, wait, uri):
     clock = ManualClock(start_ns=620 * 10**9)
     limiter = make(name, uri, clock=clock)
     limit = parse("2/minute")
@@ -247,7 +247,7 @@ def test_limiters_are_bounded():
         storage.acquire_entry("key", amount, 60)
     assert (
         storage._limiters._known.cache_info().currsize
-        == tidegate.contrib.limits_storage._MAX_LIMITERS
+        == tidegate.contrib.limits_storage._MOST_LIMITERS
     )
 
 

@@ -19,7 +19,7 @@ constexpr int64_t kReconnectNs = 2'000'000'000;
 constexpr int64_t kLookNs = 100'000'000;
 // The longest pause after a probe that a sign of life brought forward, and that failed: so a server
 // that is well again is asked within this time, however long it was not.
-constexpr int64_t kMaxLookNs = 1'000'000'000;
+constexpr int64_t kLongestLookNs = 1'000'000'000;
 
 }  // namespace
 
@@ -50,7 +50,7 @@ void RedisStore::ReportChange(absl::string_view failure) {
 bool RedisStore::ProbeIsEarly(int64_t now_ns) {
   if (breaker_->IsClosed()) return false;
   int64_t next = next_look_ns_.load(std::memory_order_relaxed);
-  const int64_t most = std::min(absl::ToInt64Nanoseconds(options_.breaker_open), kMaxLookNs);
+  const int64_t most = std::min(absl::ToInt64Nanoseconds(options_.breaker_open), kLongestLookNs);
   // An instant further ahead is from before a step of the clock.
   if (now_ns < next && next - now_ns <= most) return false;
   if (!next_look_ns_.compare_exchange_strong(next, now_ns + std::min(kLookNs, most))) return false;

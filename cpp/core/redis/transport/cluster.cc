@@ -18,7 +18,7 @@
 namespace tidegate::redis {
 namespace {
 
-constexpr int kMaxSteps = 6;  // how often a request may go from node to node
+constexpr int kMostSteps = 6;  // how often a request may go from node to node
 constexpr std::chrono::milliseconds kFetchInterval{100};
 
 // CRC-16/XMODEM, as in the Redis cluster specification.
@@ -183,7 +183,7 @@ class Cluster::Nodes::Routed final : public Caller {
   void Done(absl::StatusOr<Reply> reply) override {
     const std::shared_ptr<Nodes> nodes = nodes_.lock();
     Step next;
-    if (nodes != nullptr && steps_ < kMaxSteps) next = nodes->After(slot_, step_.node, reply);
+    if (nodes != nullptr && steps_ < kMostSteps) next = nodes->After(slot_, step_.node, reply);
     caller_->set_deadline(deadline());
     if (next.node == nullptr) {
       caller_->Done(std::move(reply));
@@ -367,7 +367,7 @@ absl::StatusOr<Reply> Cluster::Nodes::Call(uint16_t slot, const std::string& req
     absl::StatusOr<Reply> reply = step.asking
                                       ? step.node->connection->Call(Asking() + request, 2, deadline)
                                       : step.node->connection->Call(request, 1, deadline);
-    if (steps < kMaxSteps) {
+    if (steps < kMostSteps) {
       step = After(slot, step.node, reply);
     } else {
       step = {};

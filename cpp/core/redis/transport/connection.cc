@@ -20,7 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstBackoff{50};
-constexpr milliseconds kMaxBackoff{1000};
+constexpr milliseconds kLongestBackoff{1000};
 // A connection whose oldest request has had no reply for this long is dead, even without an error.
 constexpr milliseconds kSilence{1000};
 // After this time without traffic a connection is checked before it is used. A busy connection does
@@ -117,7 +117,7 @@ void Connection::Connect() {
         MonotonicNow() + std::chrono::duration_cast<milliseconds>(backoff * jitter(random));
     while (state_ == State::kConnecting && MonotonicNow() < until) lock.Wait(changed_, until);
     if (state_ == State::kStopped) return;
-    backoff = std::min(backoff * 2, kMaxBackoff);
+    backoff = std::min(backoff * 2, kLongestBackoff);
   }
 }
 

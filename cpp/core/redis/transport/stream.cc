@@ -150,8 +150,8 @@ int Poll(pollfd* polls, size_t count, Instant deadline) {
     const Instant now = MonotonicNow();
     int64_t ms = 0;
     if (deadline > now) {
-      constexpr int64_t kMaxMs = 1'000'000;
-      ms = std::min(std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count(), kMaxMs);
+      constexpr int64_t kMostMs = 1'000'000;
+      ms = std::min(std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count(), kMostMs);
     }
     const int n = poll(polls, static_cast<nfds_t>(count), static_cast<int>(ms));
     if (n > 0 || (n == 0 && deadline <= MonotonicNow())) return n;
