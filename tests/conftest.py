@@ -15,6 +15,7 @@ import processes
 import pytest
 
 if TYPE_CHECKING:
+    import tidegate as tg
     from postgres_server import PostgresServer
 
 # Hypothesis remembers the examples that failed, by default within the tree.
@@ -69,6 +70,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _no_process_outlives_the_run() -> Iterator[None]:
     with processes.guarded():
         yield
+
+
+@pytest.fixture
+def clock() -> tg.ManualClock:
+    """A clock that stands still until a test moves it."""
+    import tidegate as tg
+
+    return tg.ManualClock(1_700_000_000 * 10**9)
 
 
 @pytest.fixture(params=["memory", "shm"])

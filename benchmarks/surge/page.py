@@ -9,9 +9,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import machine
+import report_page
 import summary
-
-BEGIN, END = "<!-- the figures begin -->", "<!-- the figures end -->"
 
 _PICTURES = (
     ("latency", "How long admitted riders wait, by the second at which they asked"),
@@ -100,9 +99,4 @@ def generated(results: dict[str, Any]) -> str:
 
 def write(path: Path, results: dict[str, Any]) -> None:
     """Replaces what is between the markers of the page."""
-    text = path.read_text(encoding="utf-8")
-    before, found, rest = text.partition(BEGIN)
-    _, ended, after = rest.partition(END)
-    if not found or not ended:
-        raise ValueError(f"{path} has no {BEGIN} and {END}; expected both")
-    path.write_text(f"{before}{BEGIN}\n\n{generated(results)}\n\n{END}{after}", encoding="utf-8")
+    report_page.replace(path, generated(results))

@@ -6,13 +6,16 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sqlite3
 import stat
 import subprocess
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tidegate as tg
@@ -414,44 +417,51 @@ def test_no_request_fails_or_waits_while_the_database_is_down(
     assert len(told) == 1, "an outage is logged once"
 
 
+@pytest.fixture
+def proxy(shared_postgres: PostgresServer) -> Iterator[Proxy]:
+    """What stands between the database of `postgres` and a source of rules."""
+    proxy = Proxy(shared_postgres.port)
+    yield proxy
+    proxy.close()
+
+
+@contextlib.contextmanager
+def asked_through(
+    proxy: Proxy, postgres: RuleDatabase, timeout: float
+) -> Iterator[tuple[SqlRules, Any, Asked]]:
+    """A source of rules behind the proxy, and the limiter by them, which is asked all the time."""
+    postgres.add_rule("api", "2/minute")
+    url = re.sub(r":\d+/", f":{proxy.port}/", postgres.url)
+    with SqlRules(url, interval=0.02, timeout=timeout) as source:
+        limiter = tg.Limiter(rules=source, clock=tg.ManualClock(0))
+        with Asked(limiter) as asked:
+            yield source, limiter, asked
+
+
+def assert_a_change_arrives(postgres: RuleDatabase, limiter: Any, asked: Asked) -> None:
+    set_limit(postgres, "3/minute")
+    eventually(lambda: limiter.peek(user="1").limit == 3, 60)
+    assert asked.goes_on()
+
+
 @pytest.mark.parametrize("mode", ["hole", "stall", "garbage", "reset", "close"])
 def test_no_request_fails_or_waits_while_the_network_is_slow_or_broken(
-    shared_postgres: PostgresServer, postgres: RuleDatabase, mode: str
+    proxy: Proxy, postgres: RuleDatabase, mode: str
 ) -> None:
-    postgres.add_rule("api", "2/minute")
-    proxy = Proxy(shared_postgres.port)
-    url = postgres.url.replace(f":{shared_postgres.port}/", f":{proxy.port}/")
-    try:
-        with SqlRules(url, interval=0.02, timeout=3) as source:
-            limiter = tg.Limiter(rules=source, clock=tg.ManualClock(0))
-            with Asked(limiter) as asked:
-                proxy.mode = mode
-                eventually(lambda: source.failures > 0, 60)
-                assert asked.goes_on()
-                proxy.mode = "pass"
-                set_limit(postgres, "3/minute")
-                eventually(lambda: limiter.peek(user="1").limit == 3, 60)
-                assert asked.goes_on()
-    finally:
-        proxy.close()
+    with asked_through(proxy, postgres, timeout=3) as (source, limiter, asked):
+        proxy.mode = mode
+        eventually(lambda: source.failures > 0, 60)
+        assert asked.goes_on()
+        proxy.mode = "pass"
+        assert_a_change_arrives(postgres, limiter, asked)
 
 
 def test_no_request_fails_or_waits_while_answers_come_byte_by_byte(
-    shared_postgres: PostgresServer, postgres: RuleDatabase
+    proxy: Proxy, postgres: RuleDatabase
 ) -> None:
-    postgres.add_rule("api", "2/minute")
-    proxy = Proxy(shared_postgres.port)
-    url = postgres.url.replace(f":{shared_postgres.port}/", f":{proxy.port}/")
-    try:
-        with SqlRules(url, interval=0.02, timeout=60) as source:
-            limiter = tg.Limiter(rules=source, clock=tg.ManualClock(0))
-            with Asked(limiter) as asked:
-                proxy.mode = "drip"
-                set_limit(postgres, "3/minute")
-                eventually(lambda: limiter.peek(user="1").limit == 3, 60)
-                assert asked.goes_on()
-    finally:
-        proxy.close()
+    with asked_through(proxy, postgres, timeout=60) as (_, limiter, asked):
+        proxy.mode = "drip"
+        assert_a_change_arrives(postgres, limiter, asked)
 
 
 def test_if_the_database_is_down_at_start_the_cached_rules_are_used(

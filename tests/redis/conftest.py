@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tidegate as tg
 from polling import eventually
 from proxy import Proxy
 from redis_server import RedisServer
@@ -44,11 +43,6 @@ def proxy(server: RedisServer) -> Iterator[Proxy]:
     proxy = Proxy(server.port)
     yield proxy
     proxy.close()
-
-
-@pytest.fixture
-def clock() -> tg.ManualClock:
-    return tg.ManualClock(1_700_000_000 * 10**9)
 
 
 @pytest.fixture

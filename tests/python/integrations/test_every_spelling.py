@@ -151,6 +151,13 @@ class Service:
 
         self.call = call
 
+    def at_root(self, app: Any, mode: str) -> None:
+        """Calls an application as a server does that is told of a prefix in front of it, or not;
+        a proxy may have ``stripped`` the prefix from the path."""
+        if mode == "root_path":
+            self.prefix = "/api"
+        self.by_asgi(app, root_path="/api" if mode in ("root_path", "stripped") else "")
+
     def by_wsgi(self, app: Any, script: str = "") -> None:
         import io
 
@@ -203,11 +210,8 @@ def of_starlette(service: Service, mode: str) -> None:
     if mode == "mount":
         service.prefix = "/api"
         service.by_asgi(Starlette(routes=[Mount("/api", inner)]))
-    elif mode == "root_path":
-        service.prefix = "/api"
-        service.by_asgi(inner, root_path="/api")
     else:
-        service.by_asgi(inner, root_path="/api" if mode == "stripped" else "")
+        service.at_root(inner, mode)
 
 
 def of_fastapi(service: Service, mode: str) -> None:
@@ -231,11 +235,8 @@ def of_fastapi(service: Service, mode: str) -> None:
         outer.mount("/api", app)
         service.prefix = "/api"
         service.by_asgi(outer)
-    elif mode == "root_path":
-        service.prefix = "/api"
-        service.by_asgi(app, root_path="/api")
     else:
-        service.by_asgi(app, root_path="/api" if mode == "stripped" else "")
+        service.at_root(app, mode)
 
 
 def of_flask(service: Service, mode: str) -> None:

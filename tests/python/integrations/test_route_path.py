@@ -96,20 +96,20 @@ def a_service() -> tuple[FastAPI, list[str]]:
         ("GET", "/nothing", "/nothing"),
     ],
 )
-def test_of_fastapi(root_path: str, method: str, target: str, expected: str) -> None:
+def test_the_route_path_of_fastapi(root_path: str, method: str, target: str, expected: str) -> None:
     app, seen = a_service()
     TestClient(app, root_path=root_path).request(method, root_path + target)
     assert seen == [expected]
 
 
-def test_of_a_websocket() -> None:
+def test_the_route_path_of_a_websocket() -> None:
     app, seen = a_service()
     with TestClient(app).websocket_connect("/rooms/7"):
         pass
     assert seen == ["/rooms/{room}"]
 
 
-def test_of_starlette() -> None:
+def test_the_route_path_of_starlette() -> None:
     async def page(request: Any) -> PlainTextResponse:
         return PlainTextResponse("page")
 
@@ -167,7 +167,7 @@ URLS = (
         ("/nothing/here", "/nothing/here"),
     ],
 )
-def test_of_django(target: str, expected: str) -> None:
+def test_the_route_path_of_django(target: str, expected: str) -> None:
     with override_settings(ROOT_URLCONF=URLS, ALLOWED_HOSTS=["*"], MIDDLEWARE=[]):
         before = RequestFactory().get(target)
         assert route_path_of_django(before) == expected, "as middleware asks, before the view"

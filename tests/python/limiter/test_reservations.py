@@ -17,11 +17,6 @@ from waiting_callers import a_caller_that_waits
 
 
 @pytest.fixture
-def clock() -> tg.ManualClock:
-    return tg.ManualClock(1_700_000_000 * 10**9)
-
-
-@pytest.fixture
 def limiter(clock: tg.ManualClock) -> tg.Limiter:
     return tg.Limiter("1000/hour", clock=clock)
 
@@ -312,7 +307,7 @@ def test_each_thread_and_task_settles_once(limiter: tg.Limiter) -> None:
     assert limiter.peek("k").remaining in range(893, 901)
 
 
-def test_async_calls(limiter: tg.Limiter) -> None:
+def test_the_async_calls_settle_a_reservation(limiter: tg.Limiter) -> None:
     async def main() -> None:
         async with limiter.reserve_async("k", 100) as reservation:
             assert await reservation.extend_async(20)
@@ -541,7 +536,7 @@ def test_one_that_is_part_of_a_cycle_is_collected(limiter: tg.Limiter) -> None:
     assert limiter.peek("k").remaining == 990
 
 
-def test_arguments_by_name(limiter: tg.Limiter) -> None:
+def test_the_calls_of_a_reservation_take_their_arguments_by_name(limiter: tg.Limiter) -> None:
     reservation = limiter.reserve(key="k", estimate=10)
     assert reservation.extend(more=5)
     assert reservation.commit(actual=12).charged == 12

@@ -11,11 +11,6 @@ from waiting_callers import a_caller_that_waits
 
 
 @pytest.fixture
-def clock() -> tg.ManualClock:
-    return tg.ManualClock(1_700_000_000 * 10**9)
-
-
-@pytest.fixture
 def limiter(clock: tg.ManualClock) -> tg.Limiter:
     return tg.Limiter("1000/hour", clock=clock)
 

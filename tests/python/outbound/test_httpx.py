@@ -22,11 +22,6 @@ from tidegate.wsgi import RateLimitMiddleware as OfWSGI  # noqa: E402
 URL = "http://api.example.org/tides"
 
 
-@pytest.fixture
-def clock() -> tg.ManualClock:
-    return tg.ManualClock(1_700_000_000 * 10**9)
-
-
 @pytest.fixture(autouse=True)
 def waits(monkeypatch: pytest.MonkeyPatch, clock: tg.ManualClock) -> list[float]:
     """How long transports have slept, while the clock moved in place of the time."""
