@@ -38,7 +38,7 @@ def configure(build: Path, *options: str, **environment: str) -> str:
     return " ".join(done.stdout.split())
 
 
-def test_without_a_compiler(tmp_path: Path) -> None:
+def test_a_build_without_a_compiler_says_what_to_install(tmp_path: Path) -> None:
     said = configure(tmp_path, CXX="/there/is/none")
     assert "No C++ compiler was found" in said
     assert "Install g++ 12 or newer" in said
@@ -51,14 +51,16 @@ def test_without_a_compiler(tmp_path: Path) -> None:
         ("absl", "Abseil: downloading and building", "libabsl-dev"),
     ],
 )
-def test_without_a_library(tmp_path: Path, library: str, problem: str, package: str) -> None:
+def test_a_build_without_a_library_names_its_package(
+    tmp_path: Path, library: str, problem: str, package: str
+) -> None:
     said = configure(tmp_path, f"-DCMAKE_DISABLE_FIND_PACKAGE_{library}=ON")
     assert problem in said
     assert package in said
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the server of checks is for Linux")
-def test_without_what_unpacks_messages(tmp_path: Path) -> None:
+def test_a_build_without_zlib_names_its_package(tmp_path: Path) -> None:
     said = configure(tmp_path, "-DTIDEGATE_BUILD_TESTS=ON", "-DCMAKE_DISABLE_FIND_PACKAGE_ZLIB=ON")
     assert "zlib was not found with its headers" in said
     assert "zlib1g-dev" in said

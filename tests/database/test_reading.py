@@ -147,7 +147,7 @@ def test_custom_limits_of_a_user_are_overrides(database: RuleDatabase) -> None:
     assert limiter.check(user="43").limit == 10, "the custom limit has ended"
 
 
-def test_an_override_ends(database: RuleDatabase) -> None:
+def test_an_override_is_in_force_until_it_expires(database: RuleDatabase) -> None:
     database.add_rule("api", "10/minute")
     database.add(
         "rate_limit_overrides",

@@ -82,7 +82,9 @@ def test_rows_of_the_audit_log_are_neither_changed_nor_deleted(
         ),
     ],
 )
-def test_the_database_refuses(database: RuleDatabase, table: str, row: dict[str, object]) -> None:
+def test_the_database_refuses_a_second_row_of_the_same_key(
+    database: RuleDatabase, table: str, row: dict[str, object]
+) -> None:
     database.add(table, **row)
     with pytest.raises(Exception, match=r"(?i)unique"):
         database.add(table, **row)

@@ -66,12 +66,12 @@ def test_any_bit_of_the_header_flipped(path: Path, sound: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 8, 111, 4095, 4096, 4097, 50_000, -1, -4096])
-def test_truncated(path: Path, sound: bytes, size: int) -> None:
+def test_a_truncated_file_is_refused(path: Path, sound: bytes, size: int) -> None:
     write(path, sound[:size])
     assert "bytes" in refusal(path)
 
 
-def test_longer_than_it_says(path: Path, sound: bytes) -> None:
+def test_a_file_longer_than_its_header_says_is_refused(path: Path, sound: bytes) -> None:
     write(path, sound + b"\0")
     assert f"it has {len(sound) + 1} bytes instead of {len(sound)}" in refusal(path)
 
@@ -86,7 +86,7 @@ def test_zeroed_foreign_and_of_another_version(path: Path, sound: bytes) -> None
     assert "tidegate shm remove" in refusal(path)
 
 
-def test_another_seed(path: Path, sound: bytes) -> None:
+def test_a_file_with_another_seed_is_refused(path: Path, sound: bytes) -> None:
     write(path, sound[:72] + os.urandom(32) + sound[104:])
     assert "damaged" in refusal(path)
 

@@ -109,7 +109,7 @@ def test_in_shadow_it_refuses_nothing() -> None:
     assert (limiter.stats().denied_in_shadow, limiter.peek("k").debt) == (2, 5)
 
 
-def test_the_argument() -> None:
+def test_oversize_is_part_of_a_limit_and_other_words_are_refused() -> None:
     limit = tg.Limit("10/minute", oversize="debt")
     assert (limit.oversize, tg.Limit("10/minute").oversize) == ("debt", "refuse")
     assert eval(repr(limit), {"Limit": tg.Limit}) == limit != tg.Limit("10/minute")

@@ -15,7 +15,7 @@ from tidegate.cli.main import main
 from tidegate.types import ALGORITHMS
 
 
-def test_version(capsys):
+def test_version_prints_the_version_and_the_components(capsys):
     assert main(["version"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first == tg.__version__
@@ -38,7 +38,7 @@ def test_a_component_that_was_not_built_is_named_at_its_first_use(component, sta
     assert "expected a build with it" in done.stderr
 
 
-def test_as_a_module():
+def test_the_package_runs_as_a_module():
     command = [sys.executable, "-m", "tidegate", "version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[0] == tg.__version__
@@ -67,7 +67,7 @@ def test_a_reader_that_closes_the_pipe_causes_no_traceback():
     assert process.returncode == 1
 
 
-def test_check(capsys):
+def test_check_explains_a_limit(capsys):
     assert main(["check", "10/second burst 40"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:6] == [
@@ -146,7 +146,7 @@ def test_the_chart_counts_what_single_calls_would():
         (86400e9 * 36500, "36,500 d"),
     ],
 )
-def test_spans(ns, text):
+def test_a_span_is_shown_in_the_units_that_fit(ns, text):
     assert span(ns) == text
 
 

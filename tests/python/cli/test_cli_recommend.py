@@ -74,7 +74,7 @@ def test_a_backtest_that_breaks_its_promise_exits_with_1(tmp_path: Path, capsys:
     assert [row["part"] for row in csv.DictReader(io.StringIO(rows))] == ["first", "second"]
 
 
-def test_a_picture(tmp_path: Path, capsys: Captured) -> None:
+def test_plot_writes_a_picture_of_the_recommendation(tmp_path: Path, capsys: Captured) -> None:
     picture = tmp_path / "out.png"
     ask(capsys, habits_log(tmp_path), "--refuse-clients", "1%", "--plot", picture)
     assert picture.stat().st_size > 10_000

@@ -37,7 +37,7 @@ def refusal(capsys: Captured, *arguments: object) -> str:
     return err
 
 
-def test_as_a_table(tmp_path: Path, capsys: Captured) -> None:
+def test_a_replay_is_printed_as_a_table(tmp_path: Path, capsys: Captured) -> None:
     out, err = ask(capsys, burst_log(tmp_path), "--limit", "2/minute")
     assert out.splitlines() == [
         "2/minute (token-bucket), by ip",
@@ -50,7 +50,7 @@ def test_as_a_table(tmp_path: Path, capsys: Captured) -> None:
     assert err.splitlines() == [LOG_NOTE]
 
 
-def test_nobody_refused(tmp_path: Path, capsys: Captured) -> None:
+def test_a_replay_that_refuses_nobody_says_so(tmp_path: Path, capsys: Captured) -> None:
     out, _ = ask(capsys, burst_log(tmp_path), "--limit", "100/minute")
     assert out.splitlines()[-1] == "refused: nobody"
 
@@ -65,7 +65,7 @@ def test_as_csv_with_all_clients(tmp_path: Path, capsys: Captured) -> None:
     ]
 
 
-def test_as_json(tmp_path: Path, capsys: Captured) -> None:
+def test_a_replay_is_printed_as_json(tmp_path: Path, capsys: Captured) -> None:
     told = answer(capsys, burst_log(tmp_path), "--limit", "2/minute", "--most", "1")
     assert told["limits"] == ["2/minute"]
     assert (told["requests"], told["refused"], told["clients_touched"]) == (9, 4, 1)
@@ -83,7 +83,7 @@ def test_several_limits_are_one_plan(tmp_path: Path, capsys: Captured) -> None:
     assert "of them: 2 by 4/second, 0 by 5/minute" in out
 
 
-def test_clients_that_obey(tmp_path: Path, capsys: Captured) -> None:
+def test_clients_that_obey_try_again_until_they_pass(tmp_path: Path, capsys: Captured) -> None:
     out, _ = ask(capsys, burst_log(tmp_path), "--limit", "2/minute", "--clients", "obey")
     assert "refused: nobody" in out
     assert "attempts: 19 of clients that obey Retry-After, of which 10 were refused" in out
@@ -108,7 +108,7 @@ def test_by_another_column_and_by_several(tmp_path: Path, capsys: Captured) -> N
     }
 
 
-def test_an_algorithm(tmp_path: Path, capsys: Captured) -> None:
+def test_the_algorithm_is_an_option(tmp_path: Path, capsys: Captured) -> None:
     told = answer(
         capsys, burst_log(tmp_path), "--limit", "2/minute", "--algorithm", "sliding-log"
     )  # fmt: skip
@@ -195,7 +195,9 @@ def test_a_bar_shows_how_far_it_has_come(tmp_path: Path, capsys: Captured) -> No
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
-def test_a_picture(ending: str, tmp_path: Path, capsys: Captured) -> None:
+def test_plot_writes_a_picture_in_the_format_of_its_ending(
+    ending: str, tmp_path: Path, capsys: Captured
+) -> None:
     picture = tmp_path / f"out.{ending}"
     ask(capsys, burst_log(tmp_path), "--limit", "2/minute", "--plot", picture)
     starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}

@@ -13,7 +13,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
 
-def test_the_demo():
+def test_the_demo_shows_requests_and_leaves_no_terminal_codes():
     done = subprocess.run(
         [sys.executable, "-m", "tidegate", "demo", "--fast", "--lines", "100"],
         capture_output=True,

@@ -26,7 +26,7 @@ def test_a_block_runs_within_the_limit_or_not_at_all() -> None:
     assert caught.value.decision.retry_after == 30.0
 
 
-def test_an_async_block() -> None:
+def test_an_async_block_raises_instead_of_running_without_its_turn() -> None:
     one = limiter("1/minute")
 
     async def calls() -> None:

@@ -59,7 +59,7 @@ async def application(scope, receive, send): ...
         ),
     ],
 )
-def test_the_message(call, where, given, expected):
+def test_a_wrong_argument_is_named_with_what_is_expected(call, where, given, expected):
     with pytest.raises(tg.ConfigurationError) as caught:
         call()
     message = str(caught.value)

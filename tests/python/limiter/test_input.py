@@ -38,7 +38,7 @@ def untouched(limiter: tg.Limiter, key: str | bytes = "k") -> bool:
         "100/minute\x00", "100/\u00b5s", "1/minute;", "1" * 5000,
     ],
 )  # fmt: skip
-def test_wrong_limit_texts(text: str) -> None:
+def test_wrong_limit_texts_are_refused(text: str) -> None:
     with pytest.raises(tg.ConfigurationError) as caught:
         tg.Limiter(text)
     message = str(caught.value)
@@ -82,7 +82,9 @@ def test_wrong_limit_texts(text: str) -> None:
         ((2**21, 60), {"algorithm": "sliding-log"}, str(2**21)),
     ],
 )
-def test_wrong_limits(args: tuple[object, ...], kwargs: dict[str, object], said: str) -> None:
+def test_wrong_limits_are_refused(
+    args: tuple[object, ...], kwargs: dict[str, object], said: str
+) -> None:
     with pytest.raises(tg.ConfigurationError) as caught:
         tg.Limit(*args, **kwargs)  # type: ignore[call-overload]
     assert said in str(caught.value)
@@ -111,7 +113,7 @@ def test_an_invalid_algorithm_is_refused_also_beside_a_limit(algorithm: Any) -> 
 
 @pytest.mark.parametrize("cost", [0, -1, -(2**70), True, False, "1", 1.0, math.nan, None, [1]])
 @pytest.mark.parametrize("call", ["hit", "allow", "peek", "refund", "acquire"])
-def test_wrong_costs(call: str, cost: object) -> None:
+def test_wrong_costs_are_refused(call: str, cost: object) -> None:
     one = limiter()
     with pytest.raises(tg.ConfigurationError, match=r"the cost is .*; expected an int from 1"):
         getattr(one, call)("k", cost)
@@ -120,7 +122,7 @@ def test_wrong_costs(call: str, cost: object) -> None:
 
 @pytest.mark.parametrize("key", ["", b"", None, 42, 1.5, ["k"], bytearray(b"k"), object()])
 @pytest.mark.parametrize("call", ["hit", "allow", "peek", "refund", "reset", "acquire"])
-def test_wrong_keys(call: str, key: object) -> None:
+def test_wrong_keys_are_refused(call: str, key: object) -> None:
     one = limiter()
     with pytest.raises(tg.ConfigurationError, match=r"the key is .*; expected a non-empty"):
         getattr(one, call)(key)
@@ -128,7 +130,7 @@ def test_wrong_keys(call: str, key: object) -> None:
 
 
 @pytest.mark.parametrize("decision", [True, 1, "decision", object()])
-def test_wrong_decisions(decision: Any) -> None:
+def test_wrong_decisions_are_refused(decision: Any) -> None:
     one = limiter()
     one.hit("k", 2)
     plan = tg.Plan([one])
@@ -203,7 +205,7 @@ def test_a_cost_beyond_the_capacity_never_passes(cost: int) -> None:
         (None, "None"), (5, "5"),
     ],
 )  # fmt: skip
-def test_wrong_storages(storage: object, said: str) -> None:
+def test_wrong_storages_are_refused(storage: object, said: str) -> None:
     with pytest.raises(tg.ConfigurationError) as caught:
         tg.Limiter("5/minute", storage=storage)  # type: ignore[arg-type]
     assert said in str(caught.value)
@@ -219,7 +221,7 @@ def test_wrong_storages(storage: object, said: str) -> None:
         {"clock": lambda: math.nan},
     ],
 )  # fmt: skip
-def test_wrong_options(options: dict[str, object]) -> None:
+def test_wrong_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises((tg.ConfigurationError, TypeError)) as caught:
         tg.Limiter("5/minute", **options)  # type: ignore[arg-type]
     assert str(caught.value)
@@ -240,7 +242,7 @@ def test_limits_of_one_plan_have_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 5, [], [5], [None], {}, b"5/minute", object()])
-def test_wrong_limiters(limit: object) -> None:
+def test_wrong_limiters_are_refused(limit: object) -> None:
     with pytest.raises(tg.ConfigurationError, match="expected"):
         tg.Limiter(limit)  # type: ignore[arg-type]
 

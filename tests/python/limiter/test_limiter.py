@@ -147,7 +147,7 @@ def test_a_leaky_bucket_reports_how_long_to_wait() -> None:
     assert (limiter.hit("k").allowed, limiter.hit("k").delay) == (False, 0.0)
 
 
-def test_hit_many() -> None:
+def test_hit_many_answers_each_key_in_order() -> None:
     numpy = pytest.importorskip("numpy")
     for algorithm in ("token-bucket", "fixed-window", "sliding-log"):
         limiter = tg.Limiter("2/minute", algorithm=algorithm, clock=tg.ManualClock())
@@ -264,7 +264,7 @@ def test_a_look_without_a_cost_asks_for_one_unit() -> None:
     assert not asyncio.run(limiter.peek_async("k")).allowed
 
 
-def test_stats() -> None:
+def test_stats_count_decisions_and_keys() -> None:
     limiter = tg.Limiter("1/minute")
     limiter.hit("a")
     limiter.allow("a")
@@ -448,7 +448,7 @@ def test_limits_are_values() -> None:
         ("10/second burst 40", "10/second burst 40"), ("1/30 days", "1/30 days"),
     ],
 )  # fmt: skip
-def test_the_grammar(text: str, canonical: str) -> None:
+def test_a_parsed_limit_prints_its_canonical_text(text: str, canonical: str) -> None:
     limit = tg.parse(text)
     assert str(limit) == canonical
     assert tg.parse(canonical) == limit
@@ -459,7 +459,7 @@ def test_a_limit_that_is_not_a_text_is_named_with_its_type() -> None:
         tg.parse(5)  # type: ignore[arg-type]
 
 
-def test_many_limits() -> None:
+def test_parse_many_separates_limits() -> None:
     assert list(map(str, tg.parse_many("5/2 seconds; 100/hour"))) == ["5/2 seconds", "100/hour"]
     assert len(tg.parse_many("1/s,2/m | 3/h")) == 3
     assert len(tg.parse_many("1/s;\n2/m;\n3/h\n")) == 3

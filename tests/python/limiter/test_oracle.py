@@ -168,7 +168,7 @@ def test_windows_follow_the_calendar() -> None:
     assert two_years.hit("k", 0).reset_after_ns == 730 * 86_400 * SECOND
 
 
-def test_refund_and_reset() -> None:
+def test_a_refund_and_a_reset_make_room() -> None:
     for algorithm in ALGORITHMS:
         oracle = Oracle([Limit(3, SECOND, None, algorithm)])
         oracle.hit("k", 5, 3)

@@ -73,7 +73,7 @@ def test_a_limit_that_meets_a_key_twice_is_charged_both_costs():
     assert huge.retry_after == float("inf")
 
 
-def test_refund():
+def test_a_plan_gives_back_what_it_charged():
     first, second = limiters("10/minute", "100/minute")
     plan = tg.Plan([first, second])
     plan.hit(["a", "b"], costs=[4, 50])
@@ -149,7 +149,7 @@ def test_each_limiter_is_told_which_of_its_own_limits_were_charged_elsewhere():
         assert [part.__reduce__()[1][elsewhere] for _, _, _, part in each] == parts
 
 
-def test_shared_memory():
+def test_a_plan_in_shared_memory_charges_all_or_none():
     name = f"test-plan-{uuid.uuid4().hex[:12]}"
     try:
         first, second = limiters("10/minute", "3/minute", storage=f"shm://{name}")

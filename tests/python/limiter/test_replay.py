@@ -87,7 +87,7 @@ def test_lengths_that_differ_are_refused_whatever_the_order_of_the_times(keys, c
             tg.replay("1/minute", ["k"] * keys, times, [1] * costs)
 
 
-def test_datetimes():
+def test_times_may_be_datetimes_with_a_zone():
     start = datetime(2024, 2, 29, 12, tzinfo=timezone(timedelta(hours=5)))
     times = [start + timedelta(microseconds=n) for n in (0, 1, 60_000_000, 59_999_999)]
     ns = [int(start.timestamp()) * SECOND + n * 1000 for n in (0, 1, 60_000_000, 59_999_999)]

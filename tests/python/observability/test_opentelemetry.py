@@ -30,7 +30,7 @@ def provider(reader):
     provider.shutdown()
 
 
-def test_a_service(reader, provider):
+def test_the_decisions_of_a_service_are_exported(reader, provider):
     app = limited(["2/minute", "9/hour"], prefix="otel")
     instruments = instrument(provider, decision_duration=True)
     with asgi_server(app) as client:

@@ -101,7 +101,7 @@ def test_a_service_under_uvicorn():
     assert "127.0.0.1" not in str(samples)
 
 
-def test_a_wsgi_service():
+def test_the_decisions_of_a_wsgi_service_are_exported():
     from tidegate.wsgi import RateLimitMiddleware
 
     registry = CollectorRegistry()

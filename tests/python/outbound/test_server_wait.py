@@ -50,7 +50,9 @@ LATER = "Tue, 14 Nov 2023 22:14:05 GMT"
         ({"ratelimit": '"a";r=0;t=-3'}, None),
     ],
 )
-def test_what_fields_tell(fields: dict[str, str], wait: float | None) -> None:
+def test_the_fields_of_a_response_say_how_long_to_wait(
+    fields: dict[str, str], wait: float | None
+) -> None:
     assert server_wait(fields) == wait
 
 

@@ -43,7 +43,7 @@ def test_the_default_is_ten_thousand_a_month_with_a_rollover_of_five_thousand() 
         (lambda: Quota(5, first_period="prorated"), "quota 5/month first prorated"),
     ],
 )
-def test_arguments_and_texts(quota: Callable[[], Quota], text: str) -> None:
+def test_a_quota_of_arguments_is_that_of_its_text(quota: Callable[[], Quota], text: str) -> None:
     made = quota()
     assert str(made) == text
     assert made == tg.Limit(text)

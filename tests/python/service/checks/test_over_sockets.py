@@ -148,7 +148,7 @@ def method_of(channel: Any, name: str) -> Any:
     return channel.unary_unary(f"/tidegate.v1.RateLimiter/{name}", bytes, bytes)
 
 
-def test_grpc(port: int) -> None:
+def test_a_client_of_grpc_checks_and_refunds(port: int) -> None:
     grpc = pytest.importorskip("grpc", reason="grpcio is not installed")
     metadata = [("authorization", "Bearer secret")]
     ask = wire.request({"user": "42", "endpoint": "/api/x"}, cost=2)
