@@ -206,6 +206,48 @@ TEST(WireResponse, HasTheFieldsOfTheProto) {
   EXPECT_THAT(tags, ::testing::ElementsAre(1, 2, 2, 3, 6));
 }
 
+// Statuses and headers are written into memory of a size that is known before.
+TEST(WireResponse, HoldsTheLargestNumbersAndLongNames) {
+  constexpr uint32_t kMost = std::numeric_limits<uint32_t>::max();
+  const std::string name(1000, 'n');
+  RateLimitResponse response;
+  for (int i = 0; i < 300; ++i) {
+    response.statuses.push_back({Code::kOverLimit, CurrentLimit{kMost, Unit::kWeek, name}, kMost,
+                                 std::numeric_limits<int64_t>::min()});
+    response.response_headers.emplace_back(name, name);
+  }
+  const std::string bytes = WriteWire(response);
+  pbf_reader reader(bytes);
+  size_t statuses = 0, headers = 0;
+  while (reader.next()) {
+    if (reader.tag() == 2) {
+      pbf_reader status = reader.get_message();
+      ASSERT_TRUE(status.next(2));
+      pbf_reader limit = status.get_message();
+      ASSERT_TRUE(limit.next(1));
+      EXPECT_EQ(limit.get_uint32(), kMost);
+      ASSERT_TRUE(limit.next(3));
+      EXPECT_EQ(limit.get_string(), name);
+      ASSERT_TRUE(status.next(3));
+      EXPECT_EQ(status.get_uint32(), kMost);
+      ASSERT_TRUE(status.next(4));
+      pbf_reader duration = status.get_message();
+      ASSERT_TRUE(duration.next(1));
+      EXPECT_EQ(duration.get_int64(), std::numeric_limits<int64_t>::min() / 1'000'000'000);
+      ++statuses;
+    } else if (reader.tag() == 3) {
+      pbf_reader header = reader.get_message();
+      ASSERT_TRUE(header.next(2));
+      EXPECT_EQ(header.get_string(), name);
+      ++headers;
+    } else {
+      reader.skip();
+    }
+  }
+  EXPECT_EQ(statuses, 300U);
+  EXPECT_EQ(headers, 300U);
+}
+
 TEST(JsonResponse, FollowsTheJsonMappingOfProto3) {
   EXPECT_EQ(WriteJson(Response()),
             R"({"overallCode":"OVER_LIMIT","statuses":[{"code":"OVER_LIMIT","currentLimit":)"

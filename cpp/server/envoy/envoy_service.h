@@ -49,7 +49,8 @@ class EnvoyService final : public RoutedService {
  private:
   enum class Encoding : uint8_t { kWire, kJson };
 
-  static void Refuse(Encoding encoding, const absl::Status& status, Answer* answer);
+  __attribute__((cold)) static void Refuse(Encoding encoding, const absl::Status& status,
+                                           Answer* answer);
   static void Write(Encoding encoding, const RateLimitResponse& response, Answer* answer);
   // The parts that may be replaced while the service runs.
   struct InForce {

@@ -257,9 +257,9 @@ std::string WriteJson(const RateLimitResponse& response) {
   if (response.has_metadata()) {
     json.append(",\"dynamicMetadata\":");
     std::string asked = "{}";
-    if (!response.request.empty()) {
+    if (response.request != nullptr) {
       asked.clear();
-      response.request.AppendJson(&asked);
+      response.request->AppendJson(&asked);
     }
     asked.pop_back();  // the last brace: further fields follow
     json.append(asked);

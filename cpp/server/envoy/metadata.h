@@ -32,7 +32,7 @@ class Metadata {
   bool empty() const { return fields_.empty(); }
   // Adds the fields of `other` that are not there. Fields that are objects in both are merged
   // likewise.
-  void Merge(const Metadata& other) { Merge(other.fields_, &fields_); }
+  __attribute__((cold)) void Merge(const Metadata& other) { Merge(other.fields_, &fields_); }
 
   void AppendJson(std::string* json) const { AppendJson(fields_, json); }
   // Writes the fields of a Struct.

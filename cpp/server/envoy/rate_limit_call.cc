@@ -55,9 +55,8 @@ absl::Status RateLimitCall::Prepare(const RateLimitRequest& request, const Penal
   static_assert(sizeof(Group) <= kKeptReady);
 #endif
   asked_.resize(request.descriptors.size());
-  if (options().request_metadata) request_ = Metadata::Of(request);
-  Match(request);
-  DropReplaced();
+  if (options().request_metadata) request_ = std::make_unique<Metadata>(Metadata::Of(request));
+  const Node* const domain = Match(request);
   for (size_t i = 0; i < asked_.size(); ++i) {
     if (absl::Status status = Choose(request, i); !status.ok()) return status;
   }
@@ -66,7 +65,6 @@ absl::Status RateLimitCall::Prepare(const RateLimitRequest& request, const Penal
   if (caller_.user.empty() && caller_.ip.empty() && state_->recorder != nullptr) {
     caller_.user = joined_ = JoinedEntries(request);
   }
-  const auto domain = tree_->tree().Match(request.domain, {}).domain;
   const bool together =
       domain == nullptr || !domain->all_or_none_given ? options().all_or_none : domain->all_or_none;
   if (!is_blocked()) groups_ = std::vector<Group>(together ? 1 : asked_.size());
@@ -90,16 +88,20 @@ RateLimitCall::Charges* RateLimitCall::ChargesFor(const Asked& asked, Group* gro
                                      : &group->refunds;
 }
 
-void RateLimitCall::Match(const RateLimitRequest& request) {
-  bool is_known = true;
+const Node* RateLimitCall::Match(const RateLimitRequest& request) {
+  const Node* domain = nullptr;
+  bool any_replaces = false;
   for (size_t i = 0; i < asked_.size(); ++i) {
     const Descriptor& descriptor = request.descriptors[i];
     const auto matched = tree_->tree().Match(request.domain, descriptor.entries);
-    is_known = matched.domain != nullptr;
-    asked_[i].has_own = is_known && descriptor.limit.has_value();
+    domain = matched.domain;
+    asked_[i].has_own = domain != nullptr && descriptor.limit.has_value();
     asked_[i].node = asked_[i].has_own ? nullptr : matched.node;
+    any_replaces |= asked_[i].node != nullptr && !asked_[i].node->spec.replaces.empty();
   }
-  if (!is_known) Add(counters().unknown_domain);
+  if (domain == nullptr) Add(counters().unknown_domain);
+  if (any_replaces) DropReplaced();
+  return domain;
 }
 
 void RateLimitCall::DropReplaced() {

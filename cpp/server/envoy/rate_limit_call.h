@@ -124,10 +124,14 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
     Outcomes outcomes;
   };
 
-  void Match(const RateLimitRequest& request);
-  void DropReplaced();
+  // What few requests need is cold, so that its code stands apart from that of all requests, which
+  // fills the first cache.
+
+  // Finds the limits of the descriptors, and returns their domain; null: no such domain.
+  const DescriptorTree::Node* Match(const RateLimitRequest& request);
+  __attribute__((cold)) void DropReplaced();
   absl::Status Choose(const RateLimitRequest& request, size_t i);
-  void Punish(const RateLimitRequest& request, const Penalties& penalties);
+  __attribute__((cold)) void Punish(const RateLimitRequest& request, const Penalties& penalties);
   bool is_blocked() const { return penalty_.has_value() && penalty_->blocks; }
   int64_t CostOf(const Asked& asked, const BoundLimit& limit) const;
   // The charges that those of a descriptor belong to; null for those of a group if there are none.
@@ -140,7 +144,7 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   // once by Report().
   bool Report();
   bool Reported();
-  void TakeReports();
+  __attribute__((cold)) void TakeReports();
   void BeginGroups();
 
   // The calls of a group on the store, in this order. Each goes on with the next one until the
@@ -169,8 +173,8 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   // Whether the limit refused nothing, though it was exceeded.
   bool IsInShadow(const Asked& asked, const Decision& outcome) const;
   void Count(const Asked& asked, const Decision& binding) const;
-  void CountReport(const Asked& asked, const Decision& binding) const;
-  RateLimitResponse FinishBlocked();
+  __attribute__((cold)) void CountReport(const Asked& asked, const Decision& binding) const;
+  __attribute__((cold)) RateLimitResponse FinishBlocked();
   void Record(bool refused, bool degraded) const;
   std::string_view RuleOf(const Asked& asked) const;
   static void AddHeaders(RateLimitResponse* response);
@@ -184,7 +188,7 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
   Caller caller_;       // its views are of the request, of `joined_`, or of `kept_`
   std::string joined_;  // the name of a caller whom no entry names
   KeptCaller kept_;     // for answers that come after the request is gone
-  Metadata request_;    // for the response, if the options ask for it
+  std::unique_ptr<const Metadata> request_;  // for the response, if the options ask for it
   std::optional<Penalty> penalty_;
   absl::InlinedVector<Asked, 2> asked_;
   std::unique_ptr<Reports> reports_;  // null without any

@@ -3,6 +3,7 @@
 #define TIDEGATE_SERVER_ENVOY_RATE_LIMIT_MESSAGE_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -90,10 +91,10 @@ struct RateLimitResponse {
   // Whether a limit in quota mode counted the request, and which descriptors exceeded their quota.
   bool has_quota_mode = false;
   absl::InlinedVector<uint32_t, 4> quota_mode_violations;
-  Metadata metadata;  // of the descriptors that are within their limits
-  Metadata request;   // what the request asked, if the service tells it
+  Metadata metadata;                        // of the descriptors that are within their limits
+  std::unique_ptr<const Metadata> request;  // what was asked, if the service tells it
 
-  bool has_metadata() const { return has_quota_mode || !metadata.empty() || !request.empty(); }
+  bool has_metadata() const { return has_quota_mode || !metadata.empty() || request != nullptr; }
 };
 
 }  // namespace tidegate::server::envoy

@@ -1,6 +1,7 @@
 #include "server/envoy/wire_codec.h"
 
 #include <limits>
+#include <protozero/buffer_fixed.hpp>
 #include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
 
@@ -131,13 +132,32 @@ void ReadRequest(pbf_reader reader, RateLimitRequest* request) {
   }
 }
 
-// What a status takes, unless the limit has a long name.
-constexpr size_t kStatusBytes = 64;
+// Writes into memory that is large enough, which takes a third of the instructions of a string
+// that grows.
+using FixedWriter = protozero::basic_pbf_writer<protozero::fixed_size_buffer_adaptor>;
 
-void WriteStatus(const DescriptorStatus& status, pbf_writer writer) {
+// The most that a message takes beside its strings: each of its numbers in full, and five bytes for
+// the length of each message in it while it is written.
+constexpr size_t kStatusBytes = 64;
+constexpr size_t kHeaderBytes = 20;
+constexpr size_t kCodeBytes = 2;
+
+size_t MostBytes(const RateLimitResponse& response) {
+  size_t bytes = kCodeBytes;
+  for (const DescriptorStatus& status : response.statuses) {
+    bytes += kStatusBytes;
+    if (status.current_limit.has_value()) bytes += status.current_limit->name.size();
+  }
+  for (const auto& [name, value] : response.response_headers) {
+    bytes += kHeaderBytes + name.size() + value.size();
+  }
+  return bytes;
+}
+
+void WriteStatus(const DescriptorStatus& status, FixedWriter writer) {
   writer.add_enum(1, static_cast<int32_t>(status.code));
   if (status.current_limit.has_value()) {
-    pbf_writer limit(writer, 2);
+    FixedWriter limit(writer, 2);
     limit.add_uint32(1, status.current_limit->requests_per_unit);
     limit.add_enum(2, static_cast<int32_t>(status.current_limit->unit));
     const std::string_view name = status.current_limit->name;
@@ -145,7 +165,7 @@ void WriteStatus(const DescriptorStatus& status, pbf_writer writer) {
   }
   if (status.limit_remaining != 0) writer.add_uint32(3, status.limit_remaining);
   if (status.until_reset_ns.has_value()) {
-    pbf_writer duration(writer, 4);
+    FixedWriter duration(writer, 4);
     duration.add_int64(1, *status.until_reset_ns / 1'000'000'000);
     duration.add_int32(2, static_cast<int32_t>(*status.until_reset_ns % 1'000'000'000));
   }
@@ -160,8 +180,9 @@ void WriteField(pbf_writer& fields, std::string_view key, Write write) {
   write(value);
 }
 
-void WriteDynamicMetadata(const RateLimitResponse& response, pbf_writer metadata) {
-  response.request.Write(metadata);
+__attribute__((cold)) void WriteDynamicMetadata(const RateLimitResponse& response,
+                                                pbf_writer metadata) {
+  if (response.request != nullptr) response.request->Write(metadata);
   if (!response.metadata.empty()) {
     WriteField(metadata, "metadata", [&](pbf_writer& value) {
       pbf_writer fields(value, 5);
@@ -195,20 +216,22 @@ absl::Status ParseWire(std::string_view bytes, RateLimitRequest* request) {
 }
 
 std::string WriteWire(const RateLimitResponse& response) {
-  std::string bytes;
-  bytes.reserve(kStatusBytes * (1 + response.statuses.size()));
-  pbf_writer writer(bytes);
+  std::string bytes(MostBytes(response), '\0');
+  protozero::fixed_size_buffer_adaptor buffer(bytes);
+  FixedWriter writer(buffer);
   writer.add_enum(1, static_cast<int32_t>(response.overall_code));
   for (const DescriptorStatus& status : response.statuses) {
-    WriteStatus(status, pbf_writer(writer, 2));
+    WriteStatus(status, FixedWriter(writer, 2));
   }
   for (const auto& [name, value] : response.response_headers) {
-    pbf_writer header(writer, 3);
+    FixedWriter header(writer, 3);
     header.add_string(1, name.data(), name.size());
     header.add_string(2, value);
   }
+  bytes.resize(buffer.size());
   if (response.has_metadata()) {
-    WriteDynamicMetadata(response, pbf_writer(writer, 6));
+    pbf_writer metadata(bytes);
+    WriteDynamicMetadata(response, pbf_writer(metadata, 6));
   }
   return bytes;
 }

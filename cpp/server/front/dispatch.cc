@@ -27,6 +27,18 @@ void CountTime(const CallId& id, Instant now, Counters* counters) {
   counters->TimesOf(id.timed_as, id.protocol).Add(now - id.since);
 }
 
+void CountAnswered(Surroundings* around) {
+  if (!around->has_answered) return;
+  const Instant::duration time = MonotonicNow() - around->now;
+  for (size_t service = 0; service < kTimedServices; ++service) {
+    for (size_t protocol = 0; protocol < kProtocols; ++protocol) {
+      const uint32_t calls = std::exchange(around->answered[service][protocol], 0);
+      if (calls > 0) around->counters->times[service][protocol].Add(time, calls);
+    }
+  }
+  around->has_answered = false;
+}
+
 void Refuse(int http_status, std::string_view why, Answer* answer) {
   Clear(answer);
   AnswerProblem({http_status, GrpcStatus::kOk, std::string(why)}, /*is_grpc=*/false, answer);
@@ -47,7 +59,10 @@ bool Call(Service* service, const Request& request, CallId id, Surroundings* aro
   Clear(answer);
   try {
     if (!service->Handle(request, answer, later)) return false;
-    if (id.timed_as != TimedAs::kNothing) CountTime(id, MonotonicNow(), around->counters);
+    if (id.timed_as != TimedAs::kNothing) {
+      ++around->answered[static_cast<size_t>(id.timed_as)][static_cast<size_t>(id.protocol)];
+      around->has_answered = true;
+    }
     return true;
   } catch (const std::exception&) {
     around->counters->errors_service.Add();

@@ -17,6 +17,9 @@ void RefuseGrpc(GrpcStatus status, std::string_view why, Answer* answer);
 
 // Counts how long a call took that is answered now, if its service's calls are timed.
 void CountTime(const CallId& id, Instant now, Counters* counters);
+// Counts the calls of this turn that were answered at once. Their answers are sent together, so
+// that one reading of the clock is the end of each.
+void CountAnswered(Surroundings* around);
 
 // Lets the service answer; returns false if it answers later.
 bool Call(Service* service, const Request& request, CallId id, Surroundings* around,

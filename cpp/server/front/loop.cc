@@ -288,6 +288,7 @@ void Loop::Touch(Connection* connection) {
 }
 
 void Loop::FlushTouched() {
+  CountAnswered(&around_);
   for (Connection* const connection : touched_) {
     connection->touched = false;
     const bool lingered = connection->lingering();

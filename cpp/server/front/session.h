@@ -3,6 +3,9 @@
 #define TIDEGATE_SERVER_FRONT_SESSION_H_
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -26,6 +29,9 @@ struct Surroundings {
   Instant now;           // the instant of this turn of the loop
   std::string date;      // the current date, for headers
   bool handled = false;  // whether a service was called since the last flush
+  // The timed calls that services answered at once and whose times are not counted yet.
+  std::array<std::array<uint32_t, kProtocols>, kTimedServices> answered{};
+  bool has_answered = false;
   bool draining = false;
   Instant drain_began;  // if draining
   std::shared_ptr<Http2Streams> http2_streams;

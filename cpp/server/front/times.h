@@ -39,11 +39,12 @@ class Times {
       std::chrono::microseconds(500'000), std::chrono::microseconds(1'000'000),
   };
 
-  void Add(Instant::duration time) {
+  void Add(Instant::duration time, uint64_t calls = 1) {
     size_t bucket = 0;
     while (bucket < kBounds.size() && time > kBounds[bucket]) ++bucket;
-    counts_[bucket].Add();
+    counts_[bucket].Add(calls);
     nanoseconds_.Add(
+        calls *
         static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(time).count()));
   }
 
