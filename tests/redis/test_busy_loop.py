@@ -14,12 +14,13 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tidegate
 import uvloop
-from polling import run_threads
+from polling import eventually_async, run_threads
 from redis_server import RedisServer
 from servers import uvicorn_at
 from tidegate.asgi import RateLimitMiddleware
@@ -247,6 +248,41 @@ def test_a_full_queue_is_no_failure_of_the_server(own_server: RedisServer, run: 
         run(main(limiter))
         stats = limiter.stats()
         assert (stats.degraded, stats.errors, stats.breaker_opened) == (90, 0, 0)
+
+
+def unread(port: int) -> int:
+    """The bytes that have come to a server on IPv4 which has not read them."""
+    lines = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    at = [line.split() for line in lines]
+    return sum(int(each[4].split(":")[1], 16) for each in at if each[1].endswith(f":{port:04X}"))
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="there is no /proc/net/tcp")
+def test_each_hit_of_a_command_that_was_sent_has_a_place_in_the_queue(
+    own_server: RedisServer, run: Run
+) -> None:
+    async def main(limiter: tidegate.Limiter) -> None:
+        own_server.signal(signal.SIGSTOP)
+        try:
+            first = [asyncio.ensure_future(limiter.hit_async(f"k{i}")) for i in range(8)]
+            await eventually_async(lambda: unread(own_server.port) > 0)
+            second = [asyncio.ensure_future(limiter.hit_async(f"j{i}")) for i in range(8)]
+            refused, _ = await asyncio.wait(second, timeout=1)
+            assert not any(task.done() for task in first)
+        finally:
+            own_server.signal(signal.SIGCONT)
+        assert len(refused) == 6
+        await asyncio.gather(*first, *second)
+        # Answered calls leave their places.
+        again = await asyncio.gather(*(limiter.hit_async(f"i{i}") for i in range(10)))
+        assert not any(decision.degraded for decision in again)
+
+    uri = own_server.uri("timeout=20&connect_timeout=20&max_queue=10")
+    with tidegate.Limiter("10/hour", storage=uri) as limiter:
+        limiter.ping()
+        limiter.hit("script")
+        run(main(limiter))
+        assert limiter.stats().degraded == 6
 
 
 def test_a_thousand_concurrent_requests_admit_exactly(server: RedisServer) -> None:

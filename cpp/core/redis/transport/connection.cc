@@ -152,15 +152,20 @@ void Connection::End(const std::string& why) {
   }
   const auto is_unsent = [](const InFlightPtr& in_flight) { return in_flight->unsent; };
   async_.erase(std::remove_if(async_.begin(), async_.end(), is_unsent), async_.end());
-  for (const InFlightPtr& in_flight : queue) Finish(in_flight, absl::AbortedError(why));
+  for (const InFlightPtr& in_flight : queue) {
+    calls_ -= in_flight->calls;
+    Finish(in_flight, absl::AbortedError(why));
+  }
 }
 
 void Connection::Unsend(const InFlightPtr& in_flight) {
+  const bool waits = in_flight->async && !in_flight->abandoned;
+  if (!waits) calls_ -= in_flight->calls;
   if (in_flight->abandoned) return;
   in_flight->unsent = true;
   in_flight->could_leave = false;
   in_flight->late_since = Instant::max();
-  if (in_flight->async) {
+  if (waits) {
     waiting_.push_front(in_flight);
   } else {
     Finish(in_flight, absl::CancelledError("the connection broke before the request was sent"));
@@ -239,10 +244,9 @@ absl::Status Connection::NotConnected(const InFlight& in_flight) const {
 // -------------------------------------------------------------- calls that wait
 
 absl::Status Connection::CheckQueue() const {
-  const size_t calls = queue_.size() + waiting_.size() + joined_ + leaving_;
-  if (calls < options_.max_queue) return absl::OkStatus();
+  if (calls_ < options_.max_queue) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      calls, " calls wait for Redis; expected at most ", options_.max_queue, " (max_queue)"));
+      calls_, " calls wait for Redis; expected at most ", options_.max_queue, " (max_queue)"));
 }
 
 absl::StatusOr<Reply> Connection::Call(const std::string& request, int replies, Instant deadline) {
@@ -260,6 +264,7 @@ absl::StatusOr<Reply> Connection::Call(const std::string& request, int replies, 
     ForgiveDelay(*in_flight, leaves);
     in_flight->unsent = in_flight->done = false;
     in_flight->replies = replies;
+    ++calls_;
     Queue(request, leaves, {&in_flight, 1});
     Flush(lock, in_flight->deadline);
     AwaitReply(lock, in_flight);
@@ -394,6 +399,7 @@ void Connection::Take(Lock& lock, std::vector<Reply> replies, const char* broken
     if (--queue_.front()->replies > 0) continue;
     const InFlightPtr in_flight = std::move(queue_.front());
     queue_.pop_front();
+    calls_ -= in_flight->calls;
     if (in_flight->abandoned) shows_life_ = true;
     Finish(in_flight, std::move(reply));
   }

@@ -106,7 +106,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
     bool extended = false;    // its deadline came, and was looked at by ExtendIfStarved()
     bool starved = false;     // this process was held up before its deadline
     bool done = false;
-    int replies = 1;  // still to come
+    int replies = 1;   // still to come
+    size_t calls = 1;  // that wait for the reply, those that have joined among them
     absl::StatusOr<Reply> reply = absl::UnknownError("");
   };
   using InFlightPtr = std::shared_ptr<InFlight>;
@@ -215,12 +216,11 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   uint64_t queued_ = 0;               // bytes that were put into out_ since the connection was made
   uint64_t written_ = 0;              // those of them that have been written
   std::deque<InFlightPtr> queue_;     // sent, or in out_; replies come in this order
+  size_t calls_ = 0;                  // of queue_ and waiting_, and on their way between them
   std::vector<InFlightPtr> to_wake_;  // threads, once mu_ is released
 
   bool served_ = false;                 // whether io_ serves this
   std::deque<InFlightPtr> waiting_;     // to be sent
-  size_t joined_ = 0;                   // requests that are part of those in waiting_
-  size_t leaving_ = 0;                  // taken from waiting_, not yet in queue_
   std::deque<InFlightPtr> async_;       // those of queue_ with a caller, by deadline
   std::vector<InFlightPtr> completed_;  // to be delivered
 };

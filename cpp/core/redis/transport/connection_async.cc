@@ -37,8 +37,9 @@ void Connection::AddWaiting(std::unique_ptr<Caller>* caller) {
   // Requests of one turn of a loop join here, which makes nothing that another thread must free.
   // While there is no connection each has a deadline of its own.
   if (is_up && !waiting_.empty()) waiting_.back()->caller->Join(caller);
+  ++calls_;
   if (*caller == nullptr) {
-    ++joined_;
+    ++waiting_.back()->calls;
     return;
   }
   const auto in_flight = std::make_shared<InFlight>();
@@ -53,19 +54,21 @@ void Connection::AddWaiting(std::unique_ptr<Caller>* caller) {
 void Connection::SendWaiting(Lock& lock) {
   std::deque<InFlightPtr> waiting;
   waiting.swap(waiting_);
-  leaving_ = waiting.size() + std::exchange(joined_, 0);
   const std::shared_ptr<Stream> stream = stream_;
   lock.Release();
   // Those that came while there was no connection have not joined yet.
   std::vector<InFlightPtr> joined;
   for (InFlightPtr& in_flight : waiting) {
     if (!joined.empty()) joined.back()->caller->Join(&in_flight->caller);
-    if (in_flight->caller != nullptr) joined.push_back(std::move(in_flight));
+    if (in_flight->caller != nullptr) {
+      joined.push_back(std::move(in_flight));
+    } else {
+      joined.back()->calls += in_flight->calls;
+    }
   }
   std::string requests;
   for (const InFlightPtr& in_flight : joined) requests += in_flight->caller->Request();
   lock.Acquire();
-  leaving_ = 0;
   if (stream != stream_) {
     // These were not sent. They are sent by the next connection, or fail there.
     for (const InFlightPtr& in_flight : joined) in_flight->could_leave = false;
@@ -93,11 +96,11 @@ void Connection::FailWaiting(Instant now) {
   const bool connecting = state_ == State::kConnecting && failure_.ok();
   std::deque<InFlightPtr> waiting;
   waiting.swap(waiting_);
-  joined_ = 0;
   for (InFlightPtr& in_flight : waiting) {
     if (connecting && ExtendIfStarved(*in_flight, now)) {
       waiting_.push_back(std::move(in_flight));
     } else {
+      calls_ -= in_flight->calls;
       Finish(in_flight, NotConnected(*in_flight));
     }
   }
