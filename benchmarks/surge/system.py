@@ -1,6 +1,6 @@
 """Starts what a scenario needs, on free ports, and stops it: Redis, matching service, front.
 
-Linux only: it reads the CPU time of processes and their children by psutil.
+Linux only: it reads the clock of the CPU time of each process.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,13 +109,16 @@ class System:
 
 
 def _cpu_seconds(process: int) -> float:
+    """What a process and its children have taken, to the nanosecond.
+
+    /proc counts in ticks of 10 ms, and a hundred refusals take two of them.
+    """
     total = 0.0
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(process)
         for each in [root, *root.children(recursive=True)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                times = each.cpu_times()
-                total += times.user + times.system
+            with contextlib.suppress(OSError):  # it has ended
+                total += time.clock_gettime(~each.pid << 3 | 2)  # as clock_getcpuclockid() does
     return total
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import math
+import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import page
 import schedule
 import stopwatch
 import summary
+from polling import eventually
 from schedule import FARE, RIDE, Arrival, Surge
 from summary import Outcome, Sample
 
@@ -256,6 +259,19 @@ def test_each_system_admits_and_refuses(name: str, tmp_path: Path) -> None:
     assert ("429" in taken) == (name != "none")
     assert len(taken["200"]) >= 5  # anna's three, bert's and that of the start
     assert all(seconds > 0 for _, seconds in taken["200"])
+
+
+def test_the_cpu_time_of_a_process_is_known_to_less_than_a_tick() -> None:
+    pytest.importorskip("psutil")
+    import system
+
+    counted = system._cpu_seconds(os.getpid())
+    for _ in range(5):
+        until = time.process_time() + 0.002
+        eventually(lambda until=until: time.process_time() >= until, interval=0)
+        before, counted = counted, system._cpu_seconds(os.getpid())
+        assert counted - before > 0.0019
+    assert system._cpu_seconds(2**22 + 1) == 0  # more than Linux numbers
 
 
 def test_the_local_limit_of_envoy_is_one_bucket_for_all_riders(
