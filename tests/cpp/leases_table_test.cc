@@ -10,6 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "leases/centre.h"
+#include "leases/clock.h"
 #include "leases/spin_lock.h"
 #include "leases/table.h"
 #include "testing.h"

@@ -5,14 +5,9 @@
 #include <time.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 
-#include "base/platform.h"
-#if defined(__x86_64__) && defined(TIDEGATE_LINUX)
-#include <cpuid.h>
-#endif
+#include "base/counter.h"
 
 namespace tidegate {
 namespace {
@@ -21,37 +16,6 @@ int64_t Read(clockid_t id) {
   timespec t;
   clock_gettime(id, &t);
   return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
-}
-
-// Whether the counter always runs at one rate on all cores: the CPU must say so, and the kernel
-// must have verified it and use it itself.
-bool CounterIsUsable() {
-#if defined(__x86_64__) && defined(TIDEGATE_LINUX)
-  unsigned a = 0;
-  unsigned b = 0;
-  unsigned c = 0;
-  unsigned d = 0;
-  if (__get_cpuid(0x80000007, &a, &b, &c, &d) == 0 || (d & (1u << 8)) == 0) {
-    return false;
-  }
-  std::FILE* file =
-      std::fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "re");
-  if (file == nullptr) return false;
-  char name[16] = {};
-  const bool read = std::fgets(name, sizeof name, file) != nullptr;
-  std::fclose(file);
-  return read && std::strncmp(name, "tsc", 3) == 0;
-#else
-  return false;
-#endif
-}
-
-uint64_t Counter() {
-#if defined(__x86_64__)
-  return __builtin_ia32_rdtsc();
-#else
-  return 0;
-#endif
 }
 
 struct Reading {

@@ -1,12 +1,11 @@
 #include "leases/table.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/time_units.h"
+#include "leases/clock.h"
 #include "tidegate/step.h"
 
 namespace tidegate::leases {
@@ -22,12 +21,6 @@ constexpr size_t kSweptSets = 64;
 constexpr int64_t kSweepNs = 2'000'000;
 // As long as a refusal by a window holds at most: units that others hold may come back.
 constexpr int64_t kLongestHoldNs = 1'000'000'000;
-
-#if defined(CLOCK_BOOTTIME)
-constexpr clockid_t kLeaseClock = CLOCK_BOOTTIME;
-#else
-constexpr clockid_t kLeaseClock = CLOCK_MONOTONIC;  // of macOS: it runs on while suspended
-#endif
 
 // Why no limit of the algorithm is leased; empty if limits are.
 std::string_view WhyStrict(Algorithm algorithm) {
@@ -50,12 +43,6 @@ std::string_view WhyStrict(Algorithm algorithm) {
 }
 
 }  // namespace
-
-int64_t LeaseNowNs() {
-  timespec now{};
-  clock_gettime(kLeaseClock, &now);
-  return int64_t{now.tv_sec} * kSecondNs + now.tv_nsec;
-}
 
 std::shared_ptr<const Leasing> Leasing::Of(const BoundLimit& bound, int64_t longest_ns,
                                            std::string* why) {
@@ -147,8 +134,8 @@ bool Table::WasSeen(const Fingerprint& print, int64_t now_ns, int64_t length_ns)
 }
 
 Table::Entry* Table::PlaceOf(Set& set, const Fingerprint& print) {
-  for (size_t i = 0; i < kWays; ++i) {
-    if (set.prints[i] == print && set.entries[i].leasing != nullptr) return &set.entries[i];
+  for (size_t i = 0, at = HomeOf(print); i < kWays; ++i, at = (at + 1) % kWays) {
+    if (set.prints[at] == print && set.entries[at].leasing != nullptr) return &set.entries[at];
   }
   return nullptr;
 }
@@ -178,8 +165,10 @@ Table::Entry* Table::Own(Set& set, Entry& entry, const Charge& charge, int64_t n
 
 Table::Entry* Table::Enter(Set& set, const Charge& charge, const Fingerprint& print,
                            int64_t now_ns) {
-  Entry* place = &set.entries[0];
-  for (Entry& entry : set.entries) {
+  const size_t home = HomeOf(print);
+  Entry* place = &set.entries[home];
+  for (size_t i = 0; i < kWays; ++i) {
+    Entry& entry = set.entries[(home + i) % kWays];
     if (entry.leasing == nullptr) {
       place = &entry;
       break;
@@ -298,12 +287,16 @@ void Table::DecideWindow(const Charge& charge, const Entry& entry, int64_t now_n
 Table::Answer Table::Hit(const Charge& charge, const Fingerprint& print, Decision* decision,
                          std::shared_ptr<const Asking>* asking) {
   Set& set = SetOf(print);
+  // All that a hit needs at once: with many keys nothing of it is near.
+  __builtin_prefetch(&set.prints[HomeOf(print)]);
+  set.entries[HomeOf(print)].Prefetch();
   const SetLock lock(set.lock);
   Entry* entry = PlaceOf(set, print);
-  if (entry != nullptr) [[likely]]
-    entry->Prefetch();
   // Read under the lock, after which no other call changes the lease.
-  const int64_t now_ns = LeaseNowNs();
+  int64_t now_ns = LeaseClock::NowNs();
+  // The processor may have read the counter before it had the lock.
+  if (entry != nullptr && now_ns < entry->leased_ns) [[unlikely]]
+    now_ns = LeaseNowNs();
   NoteSweep(now_ns);
   if (entry != nullptr) entry = Own(set, *entry, charge, now_ns);
   if (entry == nullptr || entry->heard_ns == 0 || IsBeyond(charge)) return Answer::kUnknown;
@@ -314,7 +307,8 @@ Table::Answer Table::Hit(const Charge& charge, const Fingerprint& print, Decisio
   Decide(charge, *entry, now_ns, allowed, decision);
   ++set.decided;
   if (allowed) set.spent += charge.cost;
-  if (done == Keeper::Course::kSpentAndAsk) *asking = Begin(print, *entry, now_ns);
+  if (done == Keeper::Course::kSpentAndAsk) [[unlikely]]
+    *asking = Begin(print, *entry, LeaseNowNs());
   return Answer::kDecided;
 }
 

@@ -32,10 +32,6 @@
 
 namespace tidegate::leases {
 
-// The clock of leases: nanoseconds, also while the machine is suspended. It is not read through the
-// time-stamp counter, which would know of a suspension only later.
-int64_t LeaseNowNs();
-
 // How a limit is leased.
 struct Leasing {
   BoundLimit bound;  // for questions that outlive their limiter
@@ -149,13 +145,13 @@ class Table {
   struct alignas(kLine) Entry {
     std::shared_ptr<const Leasing> leasing;  // null: the place is free
     int64_t last_ns = 0;                     // of a hit
+    int64_t leased_ns = 0;                   // when the last answer to a question came
     int64_t heard_ns = 0;                    // of the newest answer; 0: none yet
     int64_t server_ns = 0;                   // the server's clock then
     int64_t known_ns = 0;  // how far ahead the bucket was then, with what was granted
     std::optional<Keeper> keeper;
-    int64_t leased_ns = 0;  // when the last answer to a question came
-    int64_t asked_ns = 0;   // of the last question
-    CellState cell;         // the state of the window at heard_ns, with what was granted
+    int64_t asked_ns = 0;  // of the last question
+    CellState cell;        // the state of the window at heard_ns, with what was granted
     std::string key;
 
     // Has the processor read what a hit needs, while the clock is read.
@@ -183,6 +179,8 @@ class Table {
   using Entries = absl::InlinedVector<Entry*, 4>;
 
   Set& SetOf(const Fingerprint& print) { return sets_[print.lo % kSets]; }
+  // The place of the set that a key takes if that is free, so that most are found at once.
+  static size_t HomeOf(const Fingerprint& print) { return print.lo / kSets % kWays; }
   // The key's place, whatever its limit's numbers are; null if it has none.
   static Entry* PlaceOf(Set& set, const Fingerprint& print);
   Entry* Find(Set& set, const Charge& charge, const Fingerprint& print, int64_t now_ns);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <new>
 
+#include "leases/clock.h"
 #include "leases/table.h"
 
 namespace tidegate::leases {

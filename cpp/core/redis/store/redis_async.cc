@@ -7,6 +7,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/synchronization/notification.h"
 #include "base/monotonic.h"
+#include "leases/clock.h"
 #include "leases/table.h"
 #include "redis/protocol/scripts.h"
 #include "redis/transport/client.h"
