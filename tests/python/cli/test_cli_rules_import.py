@@ -276,6 +276,13 @@ def test_import_does_not_overwrite_what_it_reads(tmp_path: Path, capsys: Any, ki
     assert path.read_text() == MESSAGES
 
 
+def test_a_name_for_a_key_that_no_descriptor_has_is_said(imported: Any) -> None:
+    _, notes = imported(MESSAGES, "--map", "tonumber=phone", "--map", "to_number=phone")
+    assert [note for note in notes if "--map" in note] == [
+        "--map tonumber=phone: no descriptor has the key 'tonumber'"
+    ]
+
+
 def test_what_changes_for_nested_limits_wildcards_and_addresses_is_said(imported: Any) -> None:
     rules, notes = imported(
         "domain: d\ndescriptors:\n"

@@ -49,6 +49,8 @@ def import_file(file: str, names: dict[str, str]) -> Imported:
     document = read_file(Path(file), keep_texts=True)
     imported = Imported(document, {**_ATTRIBUTES, **names})
     imported.read()
+    for key in sorted(names.keys() - imported.keys):
+        imported.notes.append(f"--map {key}={names[key]}: no descriptor has the key {key!r}")
     return imported
 
 
@@ -69,6 +71,8 @@ class Imported:
         """What does not carry over, and what to look at."""
         self.is_refused = False
         """Whether the rules as a whole are not accepted."""
+        self.keys: set[str] = set()
+        """The keys of all descriptors."""
         self._document = document
         self._names = names
         self._rules: list[dict[str, Any]] = []
@@ -146,6 +150,7 @@ class Imported:
             if both in seen:
                 raise self._refused(place, "has the key and value of another; expected it once")
             seen.add(both)
+            self.keys.add(descriptor["key"])
         for i, descriptor in enumerate(descriptors):
             same_key = [d for d in descriptors if d["key"] == descriptor["key"]]
             is_default_limited = any(
