@@ -130,7 +130,7 @@ def test_only_its_owner_may_read_a_file_that_is_made(tmp_path: Path) -> None:
     assert stat.S_IMODE(known.stat().st_mode) == 0o640, "an operator has chosen it"
 
 
-@pytest.mark.parametrize("option", ["password", "sslpassword", "PASSWORD"])
+@pytest.mark.parametrize("option", ["password", "sslpassword", "PASSWORD", "pasword", "pswd"])
 def test_no_password_of_a_url_is_shown(option: str) -> None:
     url = f"postgresql://ada:hunter2@host/name?connect_timeout=3&{option}=hunter2&sslmode=require"
     shown = name_of(engine_of(url))

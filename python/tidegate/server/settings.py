@@ -35,7 +35,7 @@ __all__ = ["ENVIRONMENT", "Address", "Settings", "read_settings", "unknown_varia
 ENVIRONMENT = "TIDEGATE_"
 # Environment variables with the prefix that are not settings of the service.
 _OF_OTHERS = {"TIDEGATE_ENABLED", "TIDEGATE_HANDED_OVER", "TIDEGATE_HANDED_OVER_READY"}
-_SECRETS = "pass|pwd|secret|token|key"  # in the names of options of a URL
+_SECRETS = "pa?s|pw|secret|token|key"  # in the names of options of a URL, also misspelled
 # These settings name files that the service reads.
 _TLS_FILES = ("certificate", "key", "client_ca")
 _FILES = (

@@ -30,6 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Database", "engine_of", "has_file", "name_of"]
 
+# Options of URLs whose values may be shown. All others are hidden: the name of one that has a
+# password may be misspelled.
+_NO_SECRETS = (
+    "application_name|channel_binding|client_encoding|connect_timeout|dbname|gssencmode|host|hostaddr"
+    "|keepalives(?:_[a-z]+)?|load_balance_hosts|mode|port|sslcert|sslcrl|sslmode|sslrootcert"
+    "|target_session_attrs|tcp_user_timeout|timeout|uri|user"
+)
 # Connections that belong to the process that forked this one. Freeing them would close them there.
 _of_parents: list[Any] = []
 
@@ -87,8 +94,8 @@ def _shown(database: str | sa.URL) -> str:
 
 
 def _without_secrets(url: str) -> str:
-    """Hides the values of options of a URL that may be secret, such as sslpassword."""
-    return re.sub(r"(?is)([?&][^=&]*(?:pass|pwd|secret|token|key)[^=&]*=)[^&]*", r"\1***", url)
+    """Hides the values of all options of a URL but those that are no secrets."""
+    return re.sub(rf"(?is)([?&])(?!(?:{_NO_SECRETS})=)([^=&]*=)[^&]*", r"\1\2***", url)
 
 
 def has_file(engine: sa.Engine) -> bool:
