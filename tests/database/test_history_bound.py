@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import os
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -142,6 +144,38 @@ def test_invented_users_without_rows_are_written_once_in_each_write(
             assert history.flush()
     assert parts == [1000 // 24, 1, 1]
     assert rows_of(sqlite, 0)[("", "(other)")] == 400 - 1000 // 24
+
+
+def test_the_pause_between_two_transactions_is_as_long_as_they_are(
+    sqlite: RuleDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a change by an operator might find none for its whole time-out, on a busy machine."""
+
+    class Pauses(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout == NEVER:
+                return super().wait(timeout)
+            assert timeout is not None
+            pauses.append((time.monotonic() - begun[0], timeout))
+            begun[0] = time.monotonic()
+            return self.is_set()
+
+    monkeypatch.setattr("tidegate.rules.sql.usage_history._AT_ONCE", 5)
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400000)"
+    sqlite.run(
+        "CREATE TRIGGER slow AFTER INSERT ON usage_hours BEGIN "
+        f"SELECT count(*) FROM ({numbers} SELECT i FROM n); END"
+    )
+    pauses: list[tuple[float, float]] = []
+    with history_of(sqlite, Clock()) as history:
+        history._stop = Pauses()
+        for user in range(15):
+            history.add(f"user{user}", "/a", allowed=1)
+        begun = [time.monotonic()]
+        assert history.flush()
+    assert len(pauses) == 2
+    for took, pause in pauses:
+        assert 0.15 < pause <= took
 
 
 def test_a_history_that_is_closed_writes_not_each_of_many_invented_users(

@@ -32,8 +32,9 @@ log = logging.getLogger("tidegate")
 _DAY = 86_400.0
 # The most users who are known to come again.
 _MOST_KNOWN = 20_000
-# The rows of one transaction, and the pause behind it: SQLite has one writer at a time, and a
-# change over the admin API must not wait for all rows.
+# The rows of one transaction, and the least pause behind it: SQLite has one writer at a time, and a
+# change over the admin API must not wait for all rows. Where a transaction takes longer than that, as
+# on a busy machine, the pause takes as long, or a change might find none for its whole time-out.
 _AT_ONCE = 2_500
 _PAUSE = 0.15
 
@@ -186,6 +187,7 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
 
     def _write_some(self, keys: list[_Key], waiting: dict[_Key, list[int]]) -> None:
         """Writes some of the entries that wait, and removes them."""
+        begun = time.monotonic()
         admitted = {key: waiting[key] for key in keys}
         if self._bound is not None:
             with self._database.use() as connection:
@@ -198,7 +200,8 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
                 del waiting[key]
         self._join(joined, waiting)
         if admitted and self._is_sqlite and waiting:
-            self._stop.wait(_PAUSE)  # not while the history is closed
+            took = time.monotonic() - begun
+            self._stop.wait(max(_PAUSE, took))  # not while the history is closed
 
     def _join(self, keys: list[_Key], waiting: dict[_Key, list[int]]) -> int:
         """Joins entries that wait to those of all others. Returns the number of their requests."""
