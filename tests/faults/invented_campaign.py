@@ -38,7 +38,7 @@ from serving import Served
 KNOWN = 50
 # A launcher that gives threads of the service their names in the kernel too, as Python 3.14 does.
 NAMED = str(Path(__file__).with_name("named_threads.py"))
-OF_OPERATOR = "AnyIO worker th"
+OF_HISTORY, OF_OPERATOR = "UsageHistory", "AnyIO worker th"
 # Two writes of the history make a user known to it.
 HEAD_START = 25.0
 BATCH = 100
@@ -129,8 +129,9 @@ class Operator:
     def try_to_act(self) -> None:
         try:
             self.act()
-        except RefusedError as error:
-            self.wrong.append(f"at {time.strftime('%X')} {error}")
+        except (RefusedError, httpx.TransportError) as error:
+            self.wrong.append(f"at {time.strftime('%X')} {error!r}")
+            print(self.wrong[-1], flush=True)
 
     def act(self) -> None:
         user = f"operated{secrets.token_hex(4)}"
@@ -247,7 +248,8 @@ def flood(directory: Path, given: argparse.Namespace) -> list[str]:
                 print(
                     f"{now - begun:6.0f} s: {answers.value:>10,} invented users, "
                     f"{bytes_of(directory) / 2**20:7.1f} MiB of database, "
-                    f"{written.total / 2**20:7.1f} MiB written",
+                    f"{written.total / 2**20:7.1f} MiB written, "
+                    f"{written.by_thread()[OF_HISTORY] / 2**20:7.1f} MiB by the history",
                     flush=True,
                 )
         stop.set()

@@ -155,6 +155,24 @@ def test_bad_overrides_are_named_and_change_nothing(
     assert service.rows("SELECT * FROM rate_limit_overrides") == []
 
 
+def test_an_override_for_all_of_a_tier_needs_an_admin(service: AdminService) -> None:
+    rules = [
+        {"id": "tiers", "by": "tier", "limit": "9/hour"},
+        {"id": "users", "by": ["user", "tier"], "limit": "9/hour"},
+    ]
+    assert service.ask("POST", "/ratelimit/rules", {"rules": rules}).status_code == 201
+    body = {"rule": "tiers", "key": "free", "limits": "unlimited"}
+    refused = service.ask("POST", OVERRIDES, body, role="operator")
+    assert refused.status_code == 403
+    assert "the rule 'tiers' counts everybody together; expected" in refused.json()["detail"]
+    made = service.ask("POST", OVERRIDES, body)
+    assert made.status_code == 201, made.text
+    path = f"{OVERRIDES}/{made.json()['id']}"
+    assert service.ask("PUT", path, body, role="operator").status_code == 403
+    one = {"rule": "users", "key": {"user": "1", "tier": "free"}, "limits": "unlimited"}
+    assert service.ask("PUT", path, one, role="operator").status_code == 200
+
+
 def test_one_key_has_one_override_of_a_rule(any_service: AdminService) -> None:
     add_api_rule(any_service)
     body = {"rule": "api", "key": "42", "limits": "5/minute"}

@@ -33,8 +33,8 @@ _DAY = 86_400.0
 # The most users who are known to come again.
 _MOST_KNOWN = 20_000
 # The rows of one transaction, and the least pause behind it: SQLite has one writer at a time, and a
-# change over the admin API must not wait for all rows. Where a transaction takes longer than that, as
-# on a busy machine, the pause takes as long, or a change might find none for its whole time-out.
+# change over the admin API must not wait for all rows. The pause is as long as a transaction that
+# takes longer, as on a busy machine: else a change might find none for its whole time-out.
 _AT_ONCE = 2_500
 _PAUSE = 0.15
 

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
     Entry = dict[str, Any]
 
-__all__ = ["are_for_everybody", "is_for_everybody"]
+__all__ = ["FEW_VALUES", "are_for_everybody", "is_for_everybody"]
+
+FEW_VALUES = frozenset({"method", "methods", "tier", "tiers", "priority"})
+"""Attributes and fields that tell neither callers nor endpoints apart."""
 
 # The addresses of the widest networks that a provider or a company has: a /8, and a /19 of IPv6.
 _MOST_ADDRESSES = {4: 2**24, 6: 2**109}
@@ -60,7 +63,7 @@ def _conditions(entry: Entry) -> set[str]:
     """The fields of the entry that may tell callers or endpoints apart."""
     asked = {name for name, value in entry.items() if value not in (None, "", [], {})}
     asked -= {"id", "reason", "from", "begin", "until"}
-    asked -= {"method", "methods", "tier", "tiers", "priority"}  # they have few values
+    asked -= FEW_VALUES
     for name in ("endpoint", "endpoints"):
         if any(_has_no_name(each) for each in _listed(entry.get(name))):
             asked.discard(name)

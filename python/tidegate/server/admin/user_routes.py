@@ -27,6 +27,7 @@ from tidegate.server.admin.bodies import (
 )
 from tidegate.server.admin.context import Admin, AdminRoute, AnActor, TheAdmin, role
 from tidegate.server.admin.database import Change
+from tidegate.server.admin.entry_breadth import FEW_VALUES
 from tidegate.server.admin.left_to_user import bring_forward
 from tidegate.server.admin.problems import ProblemError
 from tidegate.server.admin.rule_edits import Proposal
@@ -215,7 +216,14 @@ def _accepted(change: Change, admin: TheAdmin, new: Override) -> dict[str, Any]:
     row = override_row(new)
     stored = StoredRules(change.connection, admin.database.name)
     data = {**stored.document.data, "overrides": [new.model_dump(exclude_none=True)]}
-    compiled_model(Proposal(data, {("overrides", 0): ()}))
+    rules = compiled_model(Proposal(data, {("overrides", 0): ()}))
+    counts_by = next(rule.by for rule in rules.rules if rule.id == new.rule)
+    if change.actor.role != "admin" and FEW_VALUES.issuperset(counts_by):
+        raise ProblemError(
+            403,
+            f"the rule {new.rule!a:.120} counts everybody together; expected a rule that counts by "
+            "callers or endpoints, or a token with the role admin",
+        )
     until = row["expires_at"]
     if until is not None and until <= change.now:
         raise ProblemError(422, f"until is {until.isoformat()}; expected a time to come")
