@@ -51,7 +51,8 @@ def add_headers_to_responses(route: Any) -> None:
         result = await call(*args, **kwargs)
         if request is not None and PENDING in request.scope:
             await settle_by_result(request, result)
-        add_fields(request, result)
+        if hasattr(result, "raw_headers"):  # most functions return values
+            add_fields(request, result)
         return result
 
     @functools.wraps(call)
