@@ -11,9 +11,10 @@ and for Flask, which keeps its application object::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Callable
 
+from tidegate._core import HeaderStart
 from tidegate.limiter.errors import missing
 from tidegate.web.answers import answer_wsgi
 from tidegate.web.callables import check_application, check_synchronous
@@ -108,7 +109,7 @@ class RateLimitMiddleware:
         if not outcome.decision.allowed:
             return self._refuse(outcome, environ, start_response)
         grant(environ, outcome)
-        adding = with_fields(start_response, (outcome,))
+        adding = HeaderStart(start_response, (outcome,))
         if self._settles or outcome.limits.lease_ns:
             return answer_wsgi(self.app, environ, adding, outcome)
         return self.app(environ, adding)
@@ -132,7 +133,7 @@ class RateLimitMiddleware:
             body, kind = plain_body(response)
         elif response is not USUAL:
             application: WSGIApp = response
-            return application(environ, with_fields(start_response, (outcome,)))
+            return application(environ, HeaderStart(start_response, (outcome,)))
         else:
             body = outcome.problem()
         start_response(
@@ -151,19 +152,6 @@ def _reopen(opened: Callable[[], Any]) -> Callable[[RateLimitMiddleware], None]:
         middleware.limiter, middleware._request_limiter = opened()
 
     return reopen
-
-
-def with_fields(
-    start_response: StartResponse, outcomes: Sequence[RequestDecision]
-) -> StartResponse:
-    """Returns a `start_response` that adds the fields of the outcomes, those of the last first."""
-
-    def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
-        for outcome in reversed(outcomes):
-            headers = outcome.merged_text(headers)
-        return start_response(status, headers, *exc_info)
-
-    return start
 
 
 # Type checkers are to find names that do not exist.

@@ -1,5 +1,6 @@
-// tidegate._core.HeaderSend: a `send` of ASGI that adds header fields to the one message that has
-// headers. A type written against the C API, since one is made for each request.
+// tidegate._core.HeaderSend, a `send` of ASGI that adds header fields to the one message that has
+// headers; and tidegate._core.HeaderStart, a `start_response` of WSGI that adds them. Types written
+// against the C API, since one is made for each request.
 #include <pybind11/pybind11.h>
 #include <structmember.h>
 
@@ -14,19 +15,22 @@ namespace {
 
 namespace py = pybind11;
 
-struct HeaderSendObject {
-  PyObject_HEAD PyObject* send;
-  PyObject* decision;
+// An object of either type.
+struct HeaderObject {
+  PyObject_HEAD PyObject* server;  // its `send` or `start_response`
+  PyObject* fields;                // a RequestDecision, or a sequence of them
   vectorcallfunc call;
 };
 
-PyTypeObject header_send_type{};  // filled in by RegisterHeaderSend()
+PyTypeObject header_send_type{};  // these are filled in by RegisterHeaderSend()
+PyTypeObject header_start_type{};
 
-HeaderSendObject& Of(PyObject* self) { return *reinterpret_cast<HeaderSendObject*>(self); }
+HeaderObject& Of(PyObject* self) { return *reinterpret_cast<HeaderObject*>(self); }
 
 struct Names {
   PyObject* const type = Interned("type");
   PyObject* const headers = Interned("headers");
+  PyObject* const merged_text = Interned("merged_text");
   PyObject* const none = PyTuple_New(0);
 };
 
@@ -50,7 +54,7 @@ int HasHeaders(PyObject* message) {
 }
 
 // A copy of `message`, which the application may send again, with the fields.
-PyObject* WithHeaders(const HeaderSendObject& self, PyObject* message) {
+PyObject* WithHeaders(const HeaderObject& self, PyObject* message) {
   PyObject* const copy = PyDict_New();
   if (copy == nullptr || PyDict_Update(copy, message) != 0) {
     Py_XDECREF(copy);
@@ -59,7 +63,7 @@ PyObject* WithHeaders(const HeaderSendObject& self, PyObject* message) {
   PyObject* headers = PyDict_GetItemWithError(copy, names->headers);
   if (headers == nullptr) headers = names->none;
   PyObject* const merged =
-      PyErr_Occurred() == nullptr ? MergedHeaders(self.decision, headers) : nullptr;
+      PyErr_Occurred() == nullptr ? MergedHeaders(self.fields, headers) : nullptr;
   if (merged == nullptr || PyDict_SetItem(copy, names->headers, merged) != 0) {
     Py_XDECREF(merged);
     Py_DECREF(copy);
@@ -69,24 +73,60 @@ PyObject* WithHeaders(const HeaderSendObject& self, PyObject* message) {
   return copy;
 }
 
-PyObject* Call(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords) {
+PyObject* Send(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords) {
   if (PyVectorcall_NARGS(count) != 1 || keywords != nullptr) {
     PyErr_SetString(PyExc_TypeError, "send() takes one message");
     return nullptr;
   }
-  const HeaderSendObject& object = Of(self);
+  const HeaderObject& object = Of(self);
   const int has_headers = HasHeaders(args[0]);
   if (has_headers < 0) return nullptr;
   // Returns the server's awaitable: a coroutine around it would be one more for each message.
-  if (has_headers == 0) return PyObject_CallOneArg(object.send, args[0]);
+  if (has_headers == 0) return PyObject_CallOneArg(object.server, args[0]);
   PyObject* const message = WithHeaders(object, args[0]);
   if (message == nullptr) return nullptr;
-  PyObject* const sent = PyObject_CallOneArg(object.send, message);
+  PyObject* const sent = PyObject_CallOneArg(object.server, message);
   Py_DECREF(message);
   return sent;
 }
 
-PyObject* New(PyTypeObject* type, PyObject* args, PyObject* keywords) {
+// (status, headers[, exc_info]): the fields of the last decision come first.
+PyObject* Start(PyObject* self, PyObject* const* args, size_t count, PyObject* keywords) {
+  const Py_ssize_t given = PyVectorcall_NARGS(count);
+  if (given < 2 || given > 3 || keywords != nullptr) {
+    PyErr_SetString(PyExc_TypeError,
+                    "start_response() was called with others; expected a status, headers and "
+                    "perhaps exc_info, by position");
+    return nullptr;
+  }
+  const HeaderObject& object = Of(self);
+  // Whoever holds the decisions may add some meanwhile.
+  const auto decisions = py::reinterpret_steal<py::object>(PySequence_Tuple(object.fields));
+  if (!decisions) return nullptr;
+  auto headers = py::reinterpret_borrow<py::object>(args[1]);
+  for (Py_ssize_t i = PyTuple_GET_SIZE(decisions.ptr()); i-- > 0;) {
+    PyObject* const of[] = {PyTuple_GET_ITEM(decisions.ptr(), i), headers.ptr()};
+    headers = py::reinterpret_steal<py::object>(
+        PyObject_VectorcallMethod(names->merged_text, of, 2, nullptr));
+    if (!headers) return nullptr;
+  }
+  PyObject* const all[] = {args[0], headers.ptr(), given == 3 ? args[2] : nullptr};
+  return PyObject_Vectorcall(object.server, all, static_cast<size_t>(given), nullptr);
+}
+
+PyObject* NewOf(PyTypeObject* type, PyObject* args, vectorcallfunc call) {
+  PyObject* const self = type->tp_alloc(type, 0);
+  if (self == nullptr) return nullptr;
+  HeaderObject& object = Of(self);
+  object.server = PyTuple_GET_ITEM(args, 0);
+  object.fields = PyTuple_GET_ITEM(args, 1);
+  object.call = call;
+  Py_INCREF(object.server);
+  Py_INCREF(object.fields);
+  return self;
+}
+
+PyObject* NewSend(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   if (PyTuple_GET_SIZE(args) != 2 || keywords != nullptr ||
       !IsRequestDecision(PyTuple_GET_ITEM(args, 1))) {
     PyErr_SetString(
@@ -94,26 +134,28 @@ PyObject* New(PyTypeObject* type, PyObject* args, PyObject* keywords) {
         "the arguments are others; expected the `send` of a server and a RequestDecision");
     return nullptr;
   }
-  PyObject* const self = type->tp_alloc(type, 0);
-  if (self == nullptr) return nullptr;
-  HeaderSendObject& object = Of(self);
-  object.send = PyTuple_GET_ITEM(args, 0);
-  object.decision = PyTuple_GET_ITEM(args, 1);
-  object.call = Call;
-  Py_INCREF(object.send);
-  Py_INCREF(object.decision);
-  return self;
+  return NewOf(type, args, Send);
+}
+
+PyObject* NewStart(PyTypeObject* type, PyObject* args, PyObject* keywords) {
+  if (PyTuple_GET_SIZE(args) != 2 || keywords != nullptr) {
+    PyErr_SetString(PyExc_TypeError,
+                    "the arguments are others; expected the `start_response` of a server and a "
+                    "sequence of RequestDecision");
+    return nullptr;
+  }
+  return NewOf(type, args, Start);
 }
 
 int Traverse(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Of(self).send);
-  Py_VISIT(Of(self).decision);
+  Py_VISIT(Of(self).server);
+  Py_VISIT(Of(self).fields);
   return 0;
 }
 
 int Clear(PyObject* self) {
-  Py_CLEAR(Of(self).send);
-  Py_CLEAR(Of(self).decision);
+  Py_CLEAR(Of(self).server);
+  Py_CLEAR(Of(self).fields);
   return 0;
 }
 
@@ -123,22 +165,29 @@ void Dealloc(PyObject* self) {
   Py_TYPE(self)->tp_free(self);
 }
 
-}  // namespace
-
-void RegisterHeaderSend(py::module_& m) {
-  names = new Names;
-  PyTypeObject& type = header_send_type;
-  type.tp_name = "tidegate._core.HeaderSend";
-  type.tp_basicsize = sizeof(HeaderSendObject);
-  type.tp_new = New;
+void Register(py::module_& m, PyTypeObject& type, const char* name, const char* whole_name,
+              newfunc make, const char* doc) {
+  type.tp_name = whole_name;
+  type.tp_basicsize = sizeof(HeaderObject);
+  type.tp_new = make;
   type.tp_dealloc = Dealloc;
   type.tp_traverse = Traverse;
   type.tp_clear = Clear;
   type.tp_call = PyVectorcall_Call;
-  type.tp_vectorcall_offset = offsetof(HeaderSendObject, call);
+  type.tp_vectorcall_offset = offsetof(HeaderObject, call);
   type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
-  type.tp_doc = "`send`, which adds header fields to the message that has headers.";
-  AddType(m, "HeaderSend", type);
+  type.tp_doc = doc;
+  AddType(m, name, type);
+}
+
+}  // namespace
+
+void RegisterHeaderSend(py::module_& m) {
+  names = new Names;
+  Register(m, header_send_type, "HeaderSend", "tidegate._core.HeaderSend", NewSend,
+           "`send`, which adds header fields to the message that has headers.");
+  Register(m, header_start_type, "HeaderStart", "tidegate._core.HeaderStart", NewStart,
+           "`start_response`, which adds header fields.");
 }
 
 }  // namespace tidegate::python

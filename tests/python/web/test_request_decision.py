@@ -289,13 +289,76 @@ def test_exceptions_of_send_pass_through():
             told({"type": kind})
 
 
-def test_a_reference_cycle_through_a_send_is_collected():
+TEXT_FIELDS = [
+    (name.decode().title().replace("Ratelimit", "RateLimit"), value.decode())
+    for name, value in FIELDS
+]
+
+
+def starting(decisions, started):
+    def start_response(*given):
+        started.append(given)
+        return "write"
+
+    return _core.HeaderStart(start_response, decisions)
+
+
+@pytest.mark.parametrize("more", [(), (None,), ((OSError, OSError("gone"), None),)])
+def test_a_response_starts_with_the_fields_and_its_other_arguments(more):
+    started = []
+    given = [("X-A", "1")]
+    start = starting([made_limiter("2/minute").check(scope())], started)
+    assert start("200 OK", given, *more) == "write"
+    assert started == [("200 OK", [("X-A", "1"), *TEXT_FIELDS], *more)]
+    assert given == [("X-A", "1")]
+
+
+def test_a_response_starts_with_the_fields_of_the_decisions_of_that_moment_the_last_first():
+    started, decisions = [], []
+    start = starting(decisions, started)
+    start("200 OK", [])
+    decisions += [made_limiter(limit).check(scope()) for limit in ("2/minute", "5/hour")]
+    start("200 OK", [])
+    first, second = (headers for _, headers in started)
+    assert first == []
+    assert [value for name, value in second if name == "X-RateLimit-Limit"] == ["5"]
+
+
+def test_malformed_starts_of_responses_raise():
+    start = starting([made_limiter().check(scope())], [])
+    for args, names in (((), {}), (("200 OK",), {}), (("", [], None, 1), {}), (("", []), {"a": 1})):
+        with pytest.raises(TypeError, match="expected a status, headers and perhaps exc_info"):
+            start(*args, **names)
+    with pytest.raises(TypeError):
+        start("200 OK", 7)
+    with pytest.raises(AttributeError, match="merged_text"):
+        starting([None], [])("200 OK", [])
+    with pytest.raises(TypeError, match="iterable"):
+        starting(7, [])("200 OK", [])
+    for wrong in ((), (print,), (print, [], None)):
+        with pytest.raises(TypeError, match="expected the `start_response`"):
+            _core.HeaderStart(*wrong)
+
+
+def test_exceptions_of_a_start_response_pass_through():
+    def start_response(status, headers):
+        raise OSError("gone")
+
+    with pytest.raises(OSError, match="gone"):
+        _core.HeaderStart(start_response, ())("200 OK", [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [(_core.HeaderSend, lambda one: one), (_core.HeaderStart, lambda one: [one])],
+)
+def test_a_reference_cycle_through_what_a_server_calls_is_collected(kind, fields):
     class Holder:
         def send(self, message):
             """Nothing."""
 
     holder = Holder()
-    holder.told = _core.HeaderSend(holder.send, made_limiter().check(scope()))
+    holder.told = kind(holder.send, fields(made_limiter().check(scope())))
     gone = weakref.ref(holder)
     del holder
     gc.collect()

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from tidegate._core import HeaderStart
 from tidegate.web.decisions import DECISIONS
 from tidegate.web.execution import BLOCKING
-from tidegate.wsgi import WSGIApp, with_fields
+from tidegate.wsgi import WSGIApp
 
 if TYPE_CHECKING:
     from tidegate.web.request_limiter import RequestDecision
@@ -32,7 +33,7 @@ class AddHeaders:
         outcomes: list[RequestDecision] = []
         environ[DECISIONS] = outcomes
         try:
-            body = self._app(environ, with_fields(start_response, outcomes))
+            body = self._app(environ, HeaderStart(start_response, outcomes))
         except BaseException:
             _leave(outcomes)
             raise
