@@ -80,50 +80,57 @@ def work(limiter: tg.Limiter, dice: random.Random, refunds: bool) -> list[Call]:
     return calls
 
 
-def recorded(limiter: tg.Limiter, seed: int, refunds: bool) -> list[Call]:
+def recorded(limiters: list[tg.Limiter], refunds: bool) -> list[list[Call]]:
+    """The calls on each limiter in turn, by processes that begin with it at once."""
     children = []
-    ready = mmap.mmap(-1, PROCESSES)
+    ready = mmap.mmap(-1, len(limiters) * PROCESSES)
     for number in range(PROCESSES):
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                dice = random.Random(1000 * seed + number)
-                ready[number] = 1
-                eventually(lambda: all(ready[:]), interval=0)
-                os.write(writing, pickle.dumps(work(limiter, dice, refunds)))
+                mine = []
+                for seed, limiter in enumerate(limiters):
+                    dice = random.Random(1000 * seed + number)
+                    first = seed * PROCESSES
+                    ready[first + number] = 1
+                    everybody = slice(first, first + PROCESSES)
+                    eventually(lambda: all(ready[everybody]), interval=0)  # noqa: B023
+                    mine.append(work(limiter, dice, refunds and seed % 2 == 1))
+                with os.fdopen(writing, "wb") as file:
+                    pickle.dump(mine, file)
             finally:
                 os._exit(0)
         os.close(writing)
         children.append((child, reading))
-    calls: list[Call] = []
+    histories: list[list[Call]] = [[] for _ in limiters]
     for child, reading in children:
         with os.fdopen(reading, "rb") as file:
-            calls += pickle.loads(file.read())
+            for history, calls in zip(histories, pickle.load(file)):
+                history += calls
         os.waitpid(child, 0)
-    return calls
+    return histories
 
 
-def fresh_limiters(algorithm: str) -> Iterator[tuple[int, tg.Limiter]]:
-    """Seeds, and for each a limiter with fresh keys: entering one is part of what is checked."""
+@pytest.fixture
+def limiters(algorithm: str) -> Iterator[list[tg.Limiter]]:
+    """Limiters with fresh keys: entering one is part of what is checked."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
-        for seed in range(20):
-            yield (
-                seed,
-                tg.Limiter(
-                    "6/hour",
-                    storage=f"shm://{directory}/table?capacity=1000",
-                    algorithm=algorithm,
-                    prefix=f"history{seed}",
-                    clock=tg.ManualClock(NOW),
-                ),
+        yield [
+            tg.Limiter(
+                "6/hour",
+                storage=f"shm://{directory}/table?capacity=1000",
+                algorithm=algorithm,
+                prefix=f"history{number}",
+                clock=tg.ManualClock(NOW),
             )
+            for number in range(20)
+        ]
 
 
 @pytest.mark.parametrize("algorithm", ["token-bucket", "fixed-window", "sliding-window"])
-def test_recorded_histories_are_linearizable(algorithm: str) -> None:
-    for seed, limiter in fresh_limiters(algorithm):
-        calls = recorded(limiter, seed, refunds=seed % 2 == 1)
+def test_recorded_histories_are_linearizable(algorithm: str, limiters: list[tg.Limiter]) -> None:
+    for calls in recorded(limiters, refunds=True):
         assert len(calls) == PROCESSES * CALLS
         limit = naive.Limit(6, 3600 * 10**9, algorithm=algorithm)  # type: ignore[arg-type]
         assert is_linearizable(naive.Oracle([limit]), calls), sorted(calls)
@@ -133,10 +140,9 @@ def test_recorded_histories_are_linearizable(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["sliding-log", "concurrency"])
-def test_logs_admit_what_there_is_room_for(algorithm: str) -> None:
+def test_logs_admit_what_there_is_room_for(limiters: list[tg.Limiter]) -> None:
     """Who wants one place is refused only where there is none; the rest errs to refusing."""
-    for seed, limiter in fresh_limiters(algorithm):
-        calls = recorded(limiter, seed, refunds=False)
+    for limiter, calls in zip(limiters, recorded(limiters, refunds=False)):
         admitted = sum(call.cost for call in calls if call.allowed)
         assert admitted <= 6
         assert admitted + limiter.peek("k").remaining == 6
