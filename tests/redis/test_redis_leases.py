@@ -6,6 +6,7 @@ import tidegate as tg
 from outages import GIVEN_TIME, by_line
 from proxy import Proxy
 from redis_server import RedisServer
+from storage_laws import check_an_extension_never_takes_the_place_of_another
 
 START = 1_700_000_000 * 10**9
 
@@ -32,15 +33,7 @@ def test_a_holder_keeps_its_place_beyond_its_lease(
 def test_an_extension_never_takes_the_place_of_another(
     server: RedisServer, clock: tg.ManualClock
 ) -> None:
-    limiter = places(server, clock, count=1)
-    admitted = limiter.hit("k")
-    clock.advance(61)
-    other = limiter.hit("k")
-    assert other.allowed
-    assert limiter._extend("k", 1, admitted) is not None
-    assert limiter.peek("k").remaining == 0
-    limiter._release("k", 1, other)
-    assert limiter.peek("k").remaining == 1
+    check_an_extension_never_takes_the_place_of_another(places(server, clock, count=1), clock)
 
 
 def test_the_server_says_when_it_extended(server: RedisServer) -> None:

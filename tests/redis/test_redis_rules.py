@@ -7,6 +7,7 @@ import asyncio
 import pytest
 import tidegate as tg
 from redis_server import PATIENT, RedisServer
+from storage_laws import check_a_suspended_user_keeps_the_usage
 from tidegate.load import LoadShedding
 from tidegate.rules import RuleSet
 
@@ -144,19 +145,9 @@ def test_a_used_share_is_carried_over_in_redis(server: RedisServer) -> None:
     limiter.close()
 
 
-def test_a_suspended_user_keeps_the_usage_in_redis(server: RedisServer) -> None:
-    for carry_over in ("as-is", "proportional"):
-
-        def rules(limit: str, carry_over: str = carry_over) -> RuleSet:
-            rule = {"id": "r", "by": "user", "limit": limit, "carry_over": carry_over}
-            return RuleSet({"rules": [rule]})
-
-        prefix = f"suspended-{carry_over}"
-        limiter = tg.Limiter(rules=rules("10/day"), storage=uri_of(server), prefix=prefix)
-        assert limiter.check(user="1", cost=9)
-        limiter.use(rules("0/day"))
-        for _ in range(2):
-            assert not limiter.check(user="1")
-        limiter.use(rules("10/day"))
-        assert limiter.peek(user="1").remaining == 1
-        limiter.close()
+@pytest.mark.parametrize("carry_over", ["as-is", "proportional"])
+@pytest.mark.parametrize("algorithm", ["token-bucket", "leaky-bucket"])
+def test_a_suspended_user_keeps_the_usage_in_redis(
+    server: RedisServer, carry_over: str, algorithm: str
+) -> None:
+    check_a_suspended_user_keeps_the_usage(carry_over, algorithm, "day", storage=uri_of(server))

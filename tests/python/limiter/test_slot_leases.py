@@ -11,6 +11,7 @@ import threading
 import pytest
 import tidegate as tg
 from polling import eventually
+from storage_laws import check_an_extension_never_takes_the_place_of_another
 from tidegate.limiter.waiting.leases import Extender, Lease, of_process
 from tidegate.limiter.waiting.queue import WaitingRoom
 
@@ -58,15 +59,7 @@ def test_a_place_that_nobody_holds_is_free_when_its_lease_ends(storage: str) -> 
 
 def test_an_extension_never_takes_the_place_of_another(storage: str) -> None:
     clock = tg.ManualClock(10**18)
-    limiter = places(clock, storage, count=1)
-    admitted = limiter.hit("k")
-    clock.advance(61)
-    other = limiter.hit("k")
-    assert other.allowed
-    assert limiter._extend("k", 1, admitted) is not None
-    assert limiter.peek("k").retry_after == 60.0
-    limiter._release("k", 1, other)
-    assert limiter.peek("k").remaining == 1
+    check_an_extension_never_takes_the_place_of_another(places(clock, storage, count=1), clock)
 
 
 def test_a_slot_of_several_limits_extends_only_leases() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import tidegate as tg
+from storage_laws import check_a_suspended_user_keeps_the_usage
 from tidegate.rules import RulesError, RuleSet
 
 
@@ -55,17 +56,8 @@ def test_a_burst_that_differs_from_the_count_cannot_carry_a_share_over() -> None
 @pytest.mark.parametrize("carry_over", ["as-is", "proportional"])
 @pytest.mark.parametrize("algorithm", ["token-bucket", "leaky-bucket"])
 def test_a_suspended_user_keeps_the_usage(carry_over: str, algorithm: str) -> None:
-    def rules(limit: str) -> RuleSet:
-        rule = {"id": "r", "by": "user", "limit": limit, "carry_over": carry_over}
-        return RuleSet({"rules": [{**rule, "algorithm": algorithm}]})
-
-    limiter = tg.Limiter(rules=rules("10/hour"), clock=tg.ManualClock(10**18))
-    assert limiter.check(user="1", cost=9)
-    limiter.use(rules("0/hour"))
-    for _ in range(2):
-        assert not limiter.check(user="1")
-    limiter.use(rules("10/hour"))
-    assert limiter.peek(user="1").remaining == 1
+    clock = tg.ManualClock(10**18)
+    check_a_suspended_user_keeps_the_usage(carry_over, algorithm, "hour", clock=clock)
 
 
 def test_a_refusal_by_a_smaller_number_does_not_change_usage() -> None:
