@@ -119,6 +119,9 @@ def test_limits_are_those_of_the_tier_that_checks_come_with(
                 made.browser().get(f"/usage?user={user}"),
             ):
                 assert re.findall(r'data-label="Limit"[^>]*>(\d+)', page.text) == shown
+        for user, link in (("7", "user=7&amp;tier=gold"), ("8", "user=8")):
+            page = made.browser().get(f"/usage?user={user}")
+            assert f'<a href="/dashboard/key?{link}">Explain this user</a>' in page.text
         bearer = made.ask("GET", "/../dashboard/status", token="user:7")
         assert bearer.json()["tier"] == "gold"
         assert [each["limit"] for each in bearer.json()["rateLimits"]] == [500]
