@@ -320,8 +320,8 @@ bench: deps-test $(VENV)/.build  ## measure, in C++ and against peers from PyPI
 	  cargo run --release --locked --manifest-path benchmarks/governor/Cargo.toml; \
 	else echo "governor: skipped, there is no cargo"; fi
 
-benches := call reserve overuse memory import rate rules logs replay recommend sliding_error what_if redis shm \
-  server stall asgi check web admin_change
+benches := call reserve overuse memory import rate rules logs replay recommend sliding_error what_if redis leases \
+  shm server stall asgi check web admin_change
 
 .PHONY: bench-python
 bench-python: released_and := --config-settings=cmake.define.TIDEGATE_BUILD_BENCHMARKS=ON
@@ -345,7 +345,7 @@ simulate-leases: deps-test  ## print the table of docs/leases-simulation.md
 RUNS ?= 3
 bench-report: deps-test deps-bench $(VENV)/.build  ## all benchmarks, RUNS times, into docs/benchmarks.md; ONLY="call web" for some
 	cmake --preset release
-	cmake --build --preset release --target core_bench
+	cmake --build --preset release --target core_bench hit_loop
 	+@$(MAKE) --no-print-directory VENV=build/bench-venv bench-report-run
 
 .PHONY: bench-report-run

@@ -5,8 +5,8 @@
 Starts a redis-server of its own on a free port. One thread hits one key, a thousand keys in
 turn, and many at once, under a limit that it never reaches. In each round every subject has its
 turn. Then tasks await hits of a hundred keys with the server 20 ms away, through a proxy. The
-decisions a second in C++ are those of build/release/benchmarks/cpp/hit_loop, which `make bench`
-builds.
+decisions a second in C++ are those of build/release/benchmarks/cpp/hit_loop, which `make bench` and
+`make bench-report` build, as does `cmake --build --preset release --target hit_loop`.
 """
 
 from __future__ import annotations
@@ -196,6 +196,8 @@ def main() -> None:
     ]
     if in_cpp is not None:
         targets.append(Target("C++, 1,000 keys: million decisions a second", in_cpp, 10, unit=""))
+    else:
+        print(f"\nC++: not measured, there is no {HIT_LOOP}")
     harness.print_targets(targets)
     harness.write_json(
         options.json,

@@ -252,6 +252,26 @@ def test_the_report_is_published_once_it_has_all_figures_of_the_readme(tmp_path:
     assert _numbers(_between_markers(readme)) - figures == {"1"}  # "1x"
 
 
+def test_the_report_builds_the_programs_that_its_benchmarks_run() -> None:
+    made = re.search(
+        r"^bench-report:.*\n(?:\t.*\n)+", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    assert made is not None
+    built = re.findall(r"--target ([\w ]+)", made[0])
+    named = {
+        name
+        for each in report.BENCHES.values()
+        if each.kind == "python"
+        for name in re.findall(
+            r"benchmarks/cpp/(\w+)",
+            (ROOT / "benchmarks" / "python" / f"bench_{each.name}.py").read_text(),
+        )
+    }
+    named |= {each.arguments[0] for each in report.BENCHES.values() if each.kind == "google"}
+    assert len(named) > 1
+    assert named - set(" ".join(built).split()) == set()
+
+
 # --------------------------------------------------------------- claims of the documents
 
 
