@@ -1,18 +1,17 @@
 // The line through the counter is never behind the kernel's clock, and ends where that was set.
 #include "leases/clock.h"
 
-#include <gtest/gtest.h>
+#include "gtest/gtest.h"
 
-#include <thread>
-#include <vector>
+#include "testing.h"
 
 namespace tidegate::leases {
 namespace {
 
-constexpr int64_t kMs = 1'000'000;
+using testing::kMs;
 
 // A kernel and a counter of five ticks in two nanoseconds.
-class CounterLineTest : public testing::Test {
+class CounterLineTest : public ::testing::Test {
  protected:
   void Pass(int64_t ns) {
     now_ns_ += ns;
@@ -117,7 +116,7 @@ TEST_F(CounterLineTest, KeepsTheRateBetweenReadingsThatLieCloseTogether) {
 }
 
 TEST(LeaseClockTest, IsThatOfTheKernelOnAllThreads) {
-  const auto compare = [] {
+  testing::RunThreads(3, [](int) {
     for (int i = 0; i < 100'000; ++i) {
       const int64_t before = LeaseNowNs();
       const int64_t now = LeaseClock::NowNs();
@@ -126,10 +125,7 @@ TEST(LeaseClockTest, IsThatOfTheKernelOnAllThreads) {
       ASSERT_GE(now, before - 1'000);
       ASSERT_LE(now, after + 10'000 + 1'000);
     }
-  };
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 3; ++i) threads.emplace_back(compare);
-  for (std::thread& thread : threads) thread.join();
+  });
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ namespace tidegate::leases {
 int64_t LeaseNowNs();
 
 // A line through readings of the counter and of a clock. At() is thread-safe.
-class CounterLine {
+class alignas(64) CounterLine {
  public:
   struct Reading {
     int64_t set_ns = 0;  // when the kernel last set its clocks
@@ -106,7 +106,7 @@ class LeaseClock {
   }
   static int64_t ReadAndDraw();
 
-  alignas(64) static CounterLine line_;
+  static CounterLine line_;
   static std::atomic<bool> is_drawing_;
 #endif
 };
