@@ -61,11 +61,11 @@ since=$SECONDS
 PYTHON=$python scripts/install-deps.sh limiter
 printf '%-62s%4d s\n' "1/4 The compiler and the libraries are installed" $((SECONDS - since))
 [ -x "$venv/bin/python" ] || step "2/4 Making the virtual environment $venv" "$python" -m venv "$venv"
-step "2/4 Installing the build tools" "${pip[@]}" -r python/requirements.txt
-# Beside the compiler.
+# Beside the build tools, which leave a core idle, and the compiler.
 web_log=$(mktemp)
 "${pip[@]}" 'fastapi>=0.108' 'uvicorn>=0.23' >"$web_log" 2>&1 &
 web=$!
+step "2/4 Installing the build tools" "${pip[@]}" -r python/requirements.txt
 if newest "$venv/.package" || newest "$venv/.tested" || newest "$venv/.quick" || newest "$venv/.demo"; then
   echo "3/4 tidegate is installed into $venv already"
 else
