@@ -41,7 +41,7 @@ METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 # How many times fewer requests grpc.aio gets, which is slow.
 AIO_SHARE = 20
 
-_TIDEGATE = """
+TIDEGATE = """
 import sys
 from tidegate.server import _native
 from tidegate.limiter.storage.uri import open_store
@@ -131,9 +131,9 @@ def main() -> None:
         stubs = str(installed("xds-protos"))
         uri = f"redis://127.0.0.1:{redis.port}?{PATIENT}"
         ports = {
-            MEMORY: stack.enter_context(server(_TIDEGATE, "memory://")),
-            LEASED: stack.enter_context(server(_TIDEGATE, f"{uri}&mode=leased")),
-            REDIS: stack.enter_context(server(_TIDEGATE, uri)),
+            MEMORY: stack.enter_context(server(TIDEGATE, "memory://")),
+            LEASED: stack.enter_context(server(TIDEGATE, f"{uri}&mode=leased")),
+            REDIS: stack.enter_context(server(TIDEGATE, uri)),
             AIO: stack.enter_context(server(_AIO, path=stubs)),
             NGHTTPD: stack.enter_context(nghttpd(folder)),
         }

@@ -139,7 +139,7 @@ def added_latency(seconds: int, rounds: int) -> dict[str, float]:
         folder = Path(name)
         body = folder / "body"
         body.write_bytes(bench_envoy.request())
-        ours, _ = stack.enter_context(bench_envoy.server(bench_envoy._TIDEGATE, "memory://"))
+        ours, _ = stack.enter_context(bench_envoy.server(bench_envoy.TIDEGATE, "memory://"))
         files, _ = stack.enter_context(nghttpd(name))
         url = f"http://127.0.0.1:{ours}{bench_envoy.METHOD}"
         highest = max(requests_a_second(url, body, 200_000, *grpc) for _ in range(3))
