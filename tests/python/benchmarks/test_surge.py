@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks" / "sur
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples" / "ride_hailing"))
 
 import page
+import report_page
 import schedule
 import stopwatch
 import summary
@@ -196,7 +197,7 @@ def test_targets_are_compared_with_what_was_measured() -> None:
 
 def test_the_page_gets_its_figures_from_the_results(tmp_path: Path) -> None:
     path = tmp_path / "surge.md"
-    path.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
+    path.write_text(f"before\n{report_page.BEGIN}\nold\n{report_page.END}\nafter\n")
     for _ in range(2):
         page.write(path, _results())
         text = path.read_text()
@@ -214,7 +215,7 @@ def test_the_page_gets_its_figures_from_the_results(tmp_path: Path) -> None:
 
 def test_the_page_of_the_documents_has_a_place_for_figures() -> None:
     text = (Path(__file__).resolve().parents[3] / "docs" / "surge.md").read_text()
-    assert text.count(page.BEGIN) == text.count(page.END) == 1
+    assert text.count(report_page.BEGIN) == text.count(report_page.END) == 1
 
 
 def test_the_pictures_are_those_that_the_page_shows(tmp_path: Path) -> None:
