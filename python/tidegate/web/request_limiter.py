@@ -257,8 +257,10 @@ class RequestLimiter:
                 RequestDecision, limits.limiter, self, limits.fields, limits
             )
         self._core_reads_key = key is None and address is peer and self._charge_at_once is not None
-        # Whether the core decides without a function of the service.
-        self._core_decides = self._core_reads_key and exempt_when is None and type(cost) is int
+        # Whether the core decides without a function of the service, or once the key is known.
+        asks_key_alone = exempt_when is None and type(cost) is int
+        self._core_decides = self._core_reads_key and asks_key_alone
+        self._key_decides = self._charge_at_once is not None and asks_key_alone
 
     @overload
     def check(self, request: Any, execution: Blocking) -> RequestDecision | None: ...
@@ -278,6 +280,13 @@ class RequestLimiter:
                 if found is not None:
                     return found
                 key = self._key_of(request)
+            elif self._key_decides:
+                key = self._key_of(request)
+                if type(key) is str:
+                    found = self._charge_at_once(request, key, self.cost)
+                    if found is not None:
+                        return found
+                exempt = None  # nobody is asked; the rest must be awaited
             exempt_when = self._exempt_when
             if exempt_when is not None:
                 try:
