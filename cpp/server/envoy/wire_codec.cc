@@ -132,8 +132,7 @@ void ReadRequest(pbf_reader reader, RateLimitRequest* request) {
   }
 }
 
-// Writes into memory that is large enough, which takes a third of the instructions of a string
-// that grows.
+// Writes into memory that is large enough, so that no byte is a call of a string that may grow.
 using FixedWriter = protozero::basic_pbf_writer<protozero::fixed_size_buffer_adaptor>;
 
 // The most that a message takes beside its strings: each of its numbers in full, and five bytes for

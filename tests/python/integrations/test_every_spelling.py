@@ -152,8 +152,8 @@ class Service:
         self.call = call
 
     def at_root(self, app: Any, mode: str) -> None:
-        """Calls an application as a server does that is told of a prefix in front of it, or not;
-        a proxy may have ``stripped`` the prefix from the path."""
+        """Calls an application as a server does, with a root path or without one; a proxy may have
+        ``stripped`` the root path from the path."""
         if mode == "root_path":
             self.prefix = "/api"
         self.by_asgi(app, root_path="/api" if mode in ("root_path", "stripped") else "")

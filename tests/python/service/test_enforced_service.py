@@ -22,7 +22,7 @@ OTHERS = {f"other {i}": 28 + i % 5 for i in range(25)}
 
 
 class Flooded(Running):
-    """A service that is told of floods."""
+    """A service that detects floods in the counts that a test gives it."""
 
     def __init__(self, directory: Path, **anomalies: Any) -> None:
         super().__init__(directory, anomalies=anomalies)
