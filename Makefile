@@ -68,12 +68,13 @@ $(VENV)/.build: python/requirements.txt | $(python)
 	@touch $@
 
 # Some Python versions have a requirements file of their own. The pip that Python brings along compares each
-# file of an index with a thousand tags: for these lists a newer one takes half the time.
+# file of an index with a thousand tags: for these lists a newer one takes half the time. It has a folder of
+# its own, because the environment's pip builds the package at the same time.
 $(VENV)/.test: tests/requirements.txt $(wildcard tests/requirements-3.*.txt) $(VENV)/.build
-	$(pip) --no-compile pip==25.3
+	$(pip) --no-compile --upgrade --target $(VENV)/pip pip==25.3
 	version=$$($(python) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	  list=tests/requirements-$$version.txt; test -e $$list || list=tests/requirements.txt; \
-	  $(pip) --no-compile -r $$list
+	  PYTHONPATH=$(VENV)/pip $(pip) --no-compile -r $$list
 	@touch $@
 
 $(VENV)/.docs: docs/requirements.txt | $(python)
