@@ -93,17 +93,36 @@ class System:
                 reply: dict[str, Any] = json.loads(replies.readline())
         return reply
 
-    def ask(self, connection: http.client.HTTPConnection, token: str) -> int:
-        """The status of the answer to a rider who asks for a ride."""
-        place = {
-            "pickup_lat": 40.75,
-            "pickup_lng": -73.99,
-            "dropoff_lat": 40.76,
-            "dropoff_lng": -74,
-        }
-        fields = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-        connection.request("POST", RIDE, json.dumps(place), fields)
-        answer = connection.getresponse()
+    @contextlib.contextmanager
+    def rider(self, port: int | None = None) -> Iterator[Rider]:
+        """A connection to the front, or to what listens on `port`."""
+        address = ("127.0.0.1", self.port if port is None else port)
+        with socket.create_connection(address, timeout=60) as connection:
+            yield Rider(connection)
+
+
+class Rider:
+    """Asks for rides on one connection, each time with one segment as apps and browsers do.
+
+    http.client sends the body for itself, which wakes the server once more for each request.
+    """
+
+    _PLACE = json.dumps(
+        {"pickup_lat": 40.75, "pickup_lng": -73.99, "dropoff_lat": 40.76, "dropoff_lng": -74}
+    )
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def ask(self, token: str) -> int:
+        """The status of the answer to the rider who holds this token."""
+        self._connection.sendall(
+            f"POST {RIDE} HTTP/1.1\r\nhost: rides\r\nauthorization: Bearer {token}\r\n"
+            "content-type: application/json\r\n"
+            f"content-length: {len(self._PLACE)}\r\n\r\n{self._PLACE}".encode()
+        )
+        answer = http.client.HTTPResponse(self._connection, method="POST")
+        answer.begin()
         answer.read()
         return answer.status
 
@@ -192,9 +211,8 @@ def _front(scenario: Scenario, port: int) -> list[str]:
 
 
 def _answers(system: System, port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    with contextlib.closing(connection):
-        return system.ask(connection, "nobody") in (200, 429)
+    with system.rider(port) as rider:
+        return rider.ask("nobody") in (200, 429)
 
 
 def cost(system: System, tokens: list[str], refused_token: str) -> dict[str, float]:
@@ -207,13 +225,13 @@ def cost(system: System, tokens: list[str], refused_token: str) -> dict[str, flo
     drain(system)
     taken = {"admitted": 0.0, "refused": 0.0}
     statuses: dict[str, list[int]] = {"admitted": [], "refused": []}
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", system.port)) as client:
-        system.ask(client, refused_token)
+    with system.rider() as rider:
+        rider.ask(refused_token)
         for first in range(0, len(tokens), _TURN):
             turn = tokens[first : first + _TURN]
             for what, asking in (("admitted", turn), ("refused", [refused_token] * len(turn))):
                 before = system.cpu()["front"]
-                statuses[what] += [system.ask(client, token) for token in asking]
+                statuses[what] += [rider.ask(token) for token in asking]
                 taken[what] += system.cpu()["front"] - before
     for what, expected in (("admitted", 200), ("refused", 429)):
         share = statuses[what].count(expected) / len(tokens)

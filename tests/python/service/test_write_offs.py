@@ -18,8 +18,10 @@ LIMITS = (
 
 
 def test_the_log_of_a_service_says_what_was_written_off(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Else the service's thread may log at any instant between two calls.
+    monkeypatch.setattr("tidegate.server.recording._INTERVAL", 300.0)
     (tmp_path / "rules.yaml").write_text("rules: [{id: a, by: user, limit: 10/year}]\n")
     (tmp_path / "limits.yaml").write_text(LIMITS)
     service = Service(
