@@ -12,6 +12,7 @@ which changes the standard library for gevent, so this is a program of its own.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -60,6 +61,8 @@ def user_class(schedule: list[Any], url: str, patience: float, rows: list[Any]) 
 
 
 def main() -> None:
+    # Riders have processors of their own: the generator takes what the platform leaves.
+    os.nice(5)
     schedule = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     rows: list[Any] = []
     users = user_class(schedule, sys.argv[2], float(sys.argv[3]), rows)

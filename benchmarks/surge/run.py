@@ -37,7 +37,7 @@ from system import SCENARIOS, Scenario, System
 
 HERE = Path(__file__).resolve().parent
 _SAMPLE_SECONDS = 0.5
-_COST_REQUESTS = 1000
+_COST_REQUESTS = 400
 QUICK = Surge(seconds=8, ramp=3, patience=6)
 _VERSIONS = (
     *("tidegate", "fastapi", "uvicorn", "uvloop", "httptools", "gunicorn", "Flask", "slowapi"),

@@ -32,7 +32,7 @@ class Arrival(NamedTuple):
 class Surge:
     """The size of a surge. Riders who panic join one after the other within `ramp` seconds."""
 
-    seconds: float = 28.0
+    seconds: float = 25.0
     ramp: float = 12.0
     rate: float = 375.0  # arrivals a second, when all have joined
     panicking: int = 32
