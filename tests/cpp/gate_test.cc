@@ -1,6 +1,7 @@
 #include "base/gate.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -199,7 +200,8 @@ TEST(GateForkTest, ThreadsOfAChildDoNotWaitForThoseOfTheParent) {
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&] {
       ++running;
-      while (!stop) gate.Alone([] { std::this_thread::yield(); });
+      // Asleep, so that the others always wait and take no processor from the child.
+      while (!stop) gate.Alone([] { std::this_thread::sleep_for(std::chrono::microseconds(50)); });
     });
   }
   EXPECT_TRUE(Eventually([&] { return running == 8; }));

@@ -38,7 +38,8 @@ class AdminService:
         self.url = url
         self.clock = clock
         self.engine = engine_of(url)
-        self.rules = SqlRules(url)
+        # A refresh would come at any instant of a test.
+        self.rules = SqlRules(url, interval=3600.0)
         self.tiers = SqlTiers(url)
         # The limiter has its own clock, so that limits do not refill while a test runs.
         self.limiter = tg.Limiter(rules=self.rules, tiers=self.tiers, clock=tg.ManualClock(10**18))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 
 import httpx
+import tidegate as tg
 from admin_client import API_RULE, BASE, AdminService
 from polling import eventually
 from ports import free_port
 from processes import running
+from tidegate.rules.sql import SqlRules
 
 SERVER = """
 import sys, uvicorn
@@ -25,6 +27,7 @@ def test_a_change_over_http_reaches_limiters_of_other_processes(any_service: Adm
     with (
         running(command),
         httpx.Client(base_url=f"http://127.0.0.1:{port}{BASE}", timeout=60) as client,
+        SqlRules(any_service.url, interval=0.1) as rules,
     ):
 
         def answers() -> bool:
@@ -34,7 +37,7 @@ def test_a_change_over_http_reaches_limiters_of_other_processes(any_service: Adm
         assert client.get("/whoami").status_code == 401
         asked = {"json": {"rules": [API_RULE]}, "headers": token}
         assert client.post("/ratelimit/rules", **asked).status_code == 201
-        limiter = any_service.limiter
+        limiter = tg.Limiter(rules=rules)
         eventually(lambda: limiter.peek(user="1", tier="free", endpoint="/api/x").limit == 10)
         for path in ("/users/..%2f..%2fetc", "/users/%FF", "/users/%00", "/users?tier=%FF"):
             assert client.get(path, headers=token).status_code == 400, path
