@@ -51,8 +51,8 @@ demo:  ## show a FastAPI service that refuses the right requests
 test:  ## all tests, C++ and Python, except lint-cpp, asan, tsan and asan-python
 	+@$(MAKE) --no-print-directory deps-test
 	+@$(MAKE) --no-print-directory --jobs=2 --output-sync $(VENV)/.test build-cpp
-	+@$(MAKE) --no-print-directory test-cpp ctest='$(ctest) --exclude-regex=consumer'
-	+@$(MAKE) --no-print-directory test-python beside='lint-python test-consumer'
+	+@$(MAKE) --no-print-directory test-cpp
+	+@$(MAKE) --no-print-directory test-python beside=lint-python
 
 # ------------------------------------------------------------------- environment
 
@@ -116,13 +116,9 @@ is_from = $(python) -c 'import sys, tidegate._core as core; \
 build-cpp: $(VENV)/.tested
 	cmake --build build/test --target tidegate_tests
 
-ctest := ctest --test-dir build/test --no-tests=error --timeout 300 --quiet
 test-cpp: build-cpp  ## the C++ tests, and a project that uses the installed library
-	$(ctest) || { cd build/test/Testing/Temporary; cat LastTestsFailed.log; echo "see $$PWD/LastTest.log"; exit 1; }
-
-.PHONY: test-consumer
-test-consumer: build-cpp
-	$(ctest) --tests-regex=consumer || { cat build/test/Testing/Temporary/LastTest.log; exit 1; }
+	ctest --test-dir build/test --no-tests=error --timeout 300 --quiet || \
+	  { cd build/test/Testing/Temporary; cat LastTestsFailed.log; echo "see $$PWD/LastTest.log"; exit 1; }
 
 # Many tests wait rather than compute, so there are three processes for each core. The tests that
 # are marked `alone` run before the others, one at a time, and leave a core idle: what runs there yields
