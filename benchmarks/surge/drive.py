@@ -61,8 +61,10 @@ def user_class(schedule: list[Any], url: str, patience: float, rows: list[Any]) 
 
 
 def main() -> None:
-    # Riders have processors of their own: the generator takes what the platform leaves.
+    # Riders have processors of their own: the generator takes what the platform leaves, and never
+    # interrupts a process that has just answered it.
     os.nice(5)
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     schedule = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     rows: list[Any] = []
     users = user_class(schedule, sys.argv[2], float(sys.argv[3]), rows)
