@@ -213,7 +213,7 @@ def _front(scenario: Scenario, port: int) -> list[str]:
         return [*command, "--bind", f"127.0.0.1:{port}", "front:flask_app()"]
     command = [sys.executable, "-m", "uvicorn", "--factory", "front:create_app", "--app-dir"]
     command += [str(HERE), "--workers", str(WORKERS), "--port", str(port), "--no-access-log"]
-    command += ["--log-level", "warning", "--backlog", "8192"]
+    command += ["--log-level", "warning", "--backlog", "8192", "--no-proxy-headers"]
     return [*command, "--timeout-graceful-shutdown", "5"]
 
 

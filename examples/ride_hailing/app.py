@@ -44,8 +44,8 @@ class Position(BaseModel):
     lng: float
 
 
-def create_app() -> FastAPI:
-    """The application, as the environment configures it; uvicorn calls this in each worker."""
+def create_app() -> FastAPI | RateLimitMiddleware:
+    """The ASGI application, as the environment configures it; uvicorn calls this in each worker."""
     limits = os.environ.get("RIDES_LIMITS", "rules")
     if limits not in LIMITS:
         raise ValueError(f"RIDES_LIMITS is {limits!r}; expected one of {', '.join(LIMITS)}")
@@ -60,23 +60,6 @@ def create_app() -> FastAPI:
         await matching.close()
 
     app = FastAPI(title="Rides", lifespan=lifespan)
-    if limits != "none":
-        shedding = None
-        if limits == "load":
-            shedding = LoadShedding(
-                wait,
-                steps=[(0.4, 0.75), (0.6, 0.5), (0.8, 0.25)],
-                smoothing=1.0,
-                recovery=3.0,
-                interval=0.5,
-            )
-        app.add_middleware(
-            RateLimitMiddleware,
-            rules=RuleSet.load(RULES),
-            attributes={"client": client_of},
-            storage=os.environ.get("RIDES_STORAGE", "shm://rides"),
-            load=shedding,
-        )
 
     @app.exception_handler(ConnectionError)
     async def unavailable(request: Request, error: ConnectionError) -> JSONResponse:
@@ -120,4 +103,27 @@ def create_app() -> FastAPI:
     async def zone_statistics() -> dict[str, Any]:
         return await matching("zones")
 
-    return app
+    return app if limits == "none" else limited(app, wait if limits == "load" else None)
+
+
+def limited(app: FastAPI, wait: QueueWait | None) -> RateLimitMiddleware:
+    """The application behind its limits, which give less while jobs `wait` long.
+
+    The middleware is around FastAPI and not in it, so that a refusal costs nothing there.
+    """
+    shedding = None
+    if wait is not None:
+        shedding = LoadShedding(
+            wait,
+            steps=[(0.4, 0.75), (0.6, 0.5), (0.8, 0.25)],
+            smoothing=1.0,
+            recovery=3.0,
+            interval=0.5,
+        )
+    return RateLimitMiddleware(
+        app,
+        rules=RuleSet.load(RULES),
+        attributes={"client": client_of},
+        storage=os.environ.get("RIDES_STORAGE", "shm://rides"),
+        load=shedding,
+    )

@@ -6,7 +6,6 @@ write into a header would give every request a limit of its own, so only a signa
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 from typing import Any
@@ -15,7 +14,7 @@ _SECRET = os.environ.get("RIDES_SECRET", "a secret for trying this out").encode(
 
 
 def _signature(name: str) -> str:
-    return hmac.new(_SECRET, name.encode(), hashlib.sha256).hexdigest()[:32]
+    return hmac.digest(_SECRET, name.encode(), "sha256").hex()[:32]
 
 
 def token_of(name: str) -> str:

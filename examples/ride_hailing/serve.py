@@ -41,7 +41,9 @@ def main() -> int:
     }
     matching = [sys.executable, str(HERE / "matching.py"), "--port", str(options.matching_port)]
     matching += ["--workers", str(options.pool), "--seconds", str(options.seconds)]
-    api = [sys.executable, "-m", "uvicorn", "--factory", "app:create_app", "--no-access-log"]
+    # No proxy is in front, so nobody may name another address than the connection's.
+    api = [sys.executable, "-m", "uvicorn", "--factory", "app:create_app", "--no-proxy-headers"]
+    api += ["--no-access-log"]
     api += ["--app-dir", str(HERE), "--port", str(options.port), "--workers", str(options.workers)]
     print(
         f"curl -i -H 'authorization: Bearer {token_of('anna')}' -H 'content-type: application/json'"

@@ -74,6 +74,7 @@ class KeyChecker:
         kind: type[RequestDecision],
         limiter: Limiter,
         owner: Any,
+        observers: Any,
         fields: HeaderFields,
         limits: Any,
         /,
@@ -85,7 +86,13 @@ class RuleChecker:
     """Charges a request by rules and makes its RequestDecision, of type `kind`, in one call."""
 
     def __new__(
-        cls, kind: type[RequestDecision], limiter: RuleLimiter, owner: Any, start: bytes, /
+        cls,
+        kind: type[RequestDecision],
+        limiter: RuleLimiter,
+        owner: Any,
+        observers: Any,
+        start: bytes,
+        /,
     ) -> Self: ...
     def __call__(self, request: Any, cost: int, attributes: dict[str, Any] | None, /) -> Any: ...
 

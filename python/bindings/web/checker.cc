@@ -1,7 +1,7 @@
 // tidegate._core.KeyChecker and tidegate._core.RuleChecker: each charges a request in one call, by
 // a limiter or by rules, and makes the decision with its header fields. What is rare is left to the
-// package: a refusal, and rules that decide together for the first time. Types written against the
-// C API, since each request calls one.
+// package: a refusal that somebody observes, and rules that decide together for the first time.
+// Types written against the C API, since each request calls one.
 #include <pybind11/pybind11.h>
 #include <structmember.h>
 
@@ -21,7 +21,9 @@ namespace {
 namespace py = pybind11;
 
 // What a checker was made of. `kOwner` is asked for what is rare, and kept by decisions.
-enum Part { kKind, kLimiter, kOwner, kFields, kLimits, kParts, kStart = kFields };
+// While `kObservers` has no `refusals`, a refusal is made here; None stands for an owner that adds
+// to its wait.
+enum Part { kKind, kLimiter, kOwner, kObservers, kFields, kLimits, kParts, kStart = kFields };
 
 struct CheckerObject {
   PyObject_HEAD PyObject* parts[kParts];
@@ -36,6 +38,7 @@ struct Names {
   PyObject* const fields_by_limit = Interned("fields_by_limit");
   PyObject* const finish = Interned("_finish");
   PyObject* const plans = Interned("plans");
+  PyObject* const refusals = Interned("refusals");
   PyObject* const refuse = Interned("_refuse");
   PyObject* const none = PyTuple_New(0);
   PyObject* const no_extra = PyFloat_FromDouble(0.0);
@@ -49,9 +52,18 @@ PyObject* PartOf(PyObject* self, Part part) {
 
 py::object Taken(PyObject* object) { return py::reinterpret_steal<py::object>(object); }
 
-// A decision that lets a request pass.
-PyObject* Passed(PyObject* self, PyObject* fields, PyObject* decision, PyObject* limits,
-                 PyObject* charges) {
+// Whether a refusal is made here. -1 with an exception set if the observers are others.
+int MakesRefusals(PyObject* self) {
+  PyObject* const observers = PartOf(self, kObservers);
+  if (observers == Py_None) return 0;
+  const py::object refusals = Taken(PyObject_GetAttr(observers, names->refusals));
+  const int observed = refusals ? PyObject_IsTrue(refusals.ptr()) : -1;
+  return observed < 0 ? -1 : observed == 0;
+}
+
+// A decision as it was made, with nothing added to its wait.
+PyObject* Made(PyObject* self, PyObject* fields, PyObject* decision, PyObject* limits,
+               PyObject* charges) {
   PyObject* const of[] = {fields, decision, Py_None, names->no_extra, PartOf(self, kOwner),
                           limits, charges};
   return NewRequestDecision(PartOf(self, kKind), of);
@@ -70,9 +82,12 @@ PyObject* CheckKey(PyObject* self, PyObject* const* args, size_t count, PyObject
   if (key.is_none()) Py_RETURN_NONE;
   const py::object decision = Taken(HitLimiter(PartOf(self, kLimiter), key.ptr(), args[2]));
   if (!decision) return nullptr;
-  if (GetDecision(decision.ptr())->allowed) {
-    PyObject* const made =
-        Passed(self, PartOf(self, kFields), decision.ptr(), PartOf(self, kLimits), key.ptr());
+  const bool allowed = GetDecision(decision.ptr())->allowed;
+  const int is_made_here = allowed ? 1 : MakesRefusals(self);
+  if (is_made_here < 0) return nullptr;
+  if (is_made_here == 1) {
+    PyObject* const made = Made(self, PartOf(self, kFields), decision.ptr(), PartOf(self, kLimits),
+                                allowed ? key.ptr() : names->none);
     if (made != nullptr) KeepCost(made, args[2]);
     return made;
   }
@@ -80,20 +95,20 @@ PyObject* CheckKey(PyObject* self, PyObject* const* args, size_t count, PyObject
   return PyObject_VectorcallMethod(names->refuse, of, 5, nullptr);
 }
 
-// The plan of a decision on the limits of several rules that lets a request pass, with the fields
-// for the limit that binds; null, perhaps with an exception set, for other decisions, and if the
-// rules that decided have no such plan yet. `_owner.plans` of the decision has the object of each
-// plan; its `fields_by_limit` has the HeaderFields by binding limit, or is None.
+// The plan of a decision on the limits of several rules, with the fields for the limit that binds;
+// null, perhaps with an exception set, for other decisions, for refusals that are not made here,
+// and if the rules that decided have no such plan yet. `_owner.plans` of the decision has the
+// object of each plan; its `fields_by_limit` has the HeaderFields by binding limit, or is None.
 struct FoundPlan {
   py::object plan;
   py::object fields;
 };
 
-FoundPlan PlanOf(PyObject* decision, PyObject* start) {
+FoundPlan PlanOf(PyObject* self, PyObject* decision) {
   const Decision& decided = *GetDecision(decision);
-  if (!decided.allowed || OutcomesOf(decision).empty()) return {};
+  if (OutcomesOf(decision).empty() || (!decided.allowed && MakesRefusals(self) != 1)) return {};
   const py::object plans = Taken(PyObject_GetAttr(DecisionOwner(decision).ptr(), names->plans));
-  const py::object key = plans ? Taken(PlanKey(decision, start)) : py::object();
+  const py::object key = plans ? Taken(PlanKey(decision, PartOf(self, kStart))) : py::object();
   PyObject* const plan = key ? PyDict_GetItemWithError(plans.ptr(), key.ptr()) : nullptr;
   if (plan == nullptr) return {};
   const py::object fields = Taken(PyObject_GetAttr(plan, names->fields_by_limit));
@@ -114,12 +129,13 @@ PyObject* Finish(PyObject* self, PyObject* const* args, const py::object& decisi
     PyErr_SetString(PyExc_TypeError, "check() of the limiter returned no Decision");
     return nullptr;
   }
-  const FoundPlan found = PlanOf(decision.ptr(), PartOf(self, kStart));
+  const FoundPlan found = PlanOf(self, decision.ptr());
   if (PyErr_Occurred() != nullptr) return nullptr;
   if (found.plan) {
-    PyObject* const made =
-        Passed(self, found.fields.ptr(), decision.ptr(), found.plan.ptr(), attributes);
-    if (made != nullptr && plain != nullptr) KeepRequest(made, args[1], *plain);
+    const bool allowed = GetDecision(decision.ptr())->allowed;
+    PyObject* const made = Made(self, found.fields.ptr(), decision.ptr(), found.plan.ptr(),
+                                allowed ? attributes : names->none);
+    if (made != nullptr && allowed && plain != nullptr) KeepRequest(made, args[1], *plain);
     return made;
   }
   const py::object read = plain == nullptr ? py::reinterpret_borrow<py::object>(attributes)
@@ -166,29 +182,28 @@ PyObject* NewOf(PyTypeObject* type, PyObject* args, Py_ssize_t count, vectorcall
 }
 
 PyObject* NewKeyChecker(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  if (PyTuple_GET_SIZE(args) != 5 || keywords != nullptr ||
+  if (PyTuple_GET_SIZE(args) != 6 || keywords != nullptr ||
       !IsRequestDecisionType(PyTuple_GET_ITEM(args, kKind)) ||
       !IsLimiter(PyTuple_GET_ITEM(args, kLimiter))) {
     PyErr_SetString(PyExc_TypeError,
                     "the arguments are others; expected a class of RequestDecision, a Limiter, an "
-                    "owner, HeaderFields and "
-                    "limits");
+                    "owner, observers, HeaderFields and limits");
     return nullptr;
   }
-  return NewOf(type, args, 5, CheckKey);
+  return NewOf(type, args, 6, CheckKey);
 }
 
 PyObject* NewRuleChecker(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  if (PyTuple_GET_SIZE(args) != 4 || keywords != nullptr ||
+  if (PyTuple_GET_SIZE(args) != 5 || keywords != nullptr ||
       !IsRequestDecisionType(PyTuple_GET_ITEM(args, kKind)) ||
       !IsRuleLimiter(PyTuple_GET_ITEM(args, kLimiter)) ||
       !PyBytes_CheckExact(PyTuple_GET_ITEM(args, kStart))) {
     PyErr_SetString(PyExc_TypeError,
                     "the arguments are others; expected a class of RequestDecision, a RuleLimiter, "
-                    "an owner and bytes");
+                    "an owner, observers and bytes");
     return nullptr;
   }
-  return NewOf(type, args, 4, CheckRequest);
+  return NewOf(type, args, 5, CheckRequest);
 }
 
 int Traverse(PyObject* self, visitproc visit, void* arg) {

@@ -72,6 +72,7 @@ class Hooks:
         self.cost_after = cost_after
         self.on_refused = on_refused
         self._retry_jitter = retry_jitter
+        self.adds_wait = bool(retry_jitter)
         self._quiet_until: dict[str, float] = {}
 
     def call_exempt(self, function: Callable[[Any], Any], request: Any) -> Any:

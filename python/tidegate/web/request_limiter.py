@@ -253,8 +253,9 @@ class RequestLimiter:
             and type(limits.limiter).hit is Limiter.hit
             and type(limits.limiter).hit_async is Limiter.hit_async
         ):
+            watching = None if self.hooks.adds_wait else observers
             self._charge_at_once = _core.KeyChecker(
-                RequestDecision, limits.limiter, self, limits.fields, limits
+                RequestDecision, limits.limiter, self, watching, limits.fields, limits
             )
         self._core_reads_key = key is None and address is peer and self._charge_at_once is not None
         # Whether the core decides without a function of the service, or once the key is known.
@@ -441,8 +442,7 @@ class RequestLimiter:
         decided_ns: int | None,
         charges: tuple[Charge, ...],
     ) -> RequestDecision:
-        """Returns a decision of this limiter. `decided_ns` is by the limiter's clock; None stands
-        for the decision's own time."""
+        """Returns a decision of this limiter. `decided_ns`: None stands for the decision's time."""
         extra = 0.0 if decision.allowed else self.hooks.extra_wait(decision)
         return _decision(limits.fields, decision, decided_ns, extra, self, limits, charges)
 

@@ -106,10 +106,11 @@ class RuleRequests:
             not self._readers and type(limiter) is RuleLimiter and not limiter._in_python
         )
         # Charges a request whose attributes are known, where nothing must be awaited.
+        watching = None if self.hooks.adds_wait else observers
         self._charge_at_once: Any = (
             None
             if limiter.storage.blocks
-            else _core.RuleChecker(RequestDecision, limiter, self, self._start)
+            else _core.RuleChecker(RequestDecision, limiter, self, watching, self._start)
         )
         # The requests after which endpoints of rules are compared with those of requests.
         self._uncompared = 0
@@ -293,7 +294,7 @@ class RuleRequests:
             attributes = {"cost": cost}
             self._read(request, attributes)
         for name, value in attributes.items():
-            if _is_awaitable(value):
+            if type(value) is not str and _is_awaitable(value):
                 try:
                     found = await execution.resolve(value)
                 except Exception as exc:
@@ -310,7 +311,7 @@ class RuleRequests:
         must_await = False
         for name, reader in self._readers.items():
             value = self._value(request, name, reader)
-            if _is_awaitable(value):
+            if type(value) is not str and _is_awaitable(value):
                 must_await = True
             elif self._unseen:
                 self._note(request, name, value)
@@ -411,7 +412,7 @@ def _lacks_authentication(request: Any, reader: Any) -> bool:
 
 
 def _is_awaitable(value: Any) -> bool:
-    return value is not None and type(value) is not str and inspect.isawaitable(value)
+    return value is not None and inspect.isawaitable(value)
 
 
 # The number of requests without a value for an attribute after which a warning is logged.

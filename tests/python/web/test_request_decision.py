@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import inspect
 import weakref
@@ -14,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidegate import _core
 from tidegate.keys import peer
+from tidegate.refusals import watch
 from tidegate.web.execution import BLOCKING
 from tidegate.web.observers import observers
 from tidegate.web.request_access import connection_of
 from tidegate.web.request_limiter import RequestDecision, RequestLimiter
+from tidegate.web.rule_requests import RuleRequests
 
 
 def made_limiter(limit="2/minute", **options):
@@ -95,6 +98,70 @@ def test_the_fields_of_a_refusal():
     assert refused.wait == 30
 
 
+# Each with a state of its own: a limit binds by what it has left, and one in shadow never does.
+_RULES = [
+    {"id": "caller", "by": "ip", "limit": "2/minute"},
+    {"id": "all", "limit": "3/hour", "algorithm": "sliding-window"},
+    {"id": "posts", "limit": "1/second", "methods": ["POST"]},
+    {"id": "batch", "by": "endpoint", "limit": "4/minute burst 2"},
+]
+_TRIED = {"id": "trial", "limit": "1/minute", "shadow": True}
+
+
+def _seen(outcome):
+    """All that a response has of a decision."""
+    if outcome is None:
+        return None
+    answer = None if outcome.decision.allowed else (outcome.problem(), outcome.wait)
+    return outcome.fields(), outcome.decision, outcome.decision.outcomes, answer
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["GET", "POST"]),
+            st.sampled_from(["/a", "/b"]),
+            st.sampled_from(["192.0.2.1", "192.0.2.2"]),
+            st.integers(1, 3),
+        ),
+        max_size=12,
+    ),
+    st.lists(st.sampled_from(_RULES), unique_by=lambda rule: rule["id"]),
+    st.booleans(),
+    st.sampled_from([(), ("ietf",), ("x-ratelimit", "ietf", "openai"), ("ietf", "shadow")]),
+)
+def test_refusals_made_in_the_core_are_those_of_the_package(requests, rules, is_tried, headers):
+    document = {"rules": [*rules, *([_TRIED] if is_tried else [])]}
+    costs = iter([cost for *_, cost in requests] * 2)
+
+    def check(observed):
+        limiter = tg.Limiter(rules=tg.RuleSet(document), clock=tg.ManualClock(1))
+        checker = RuleRequests(limiter, headers=headers, cost=lambda request: next(costs))
+        with watch([].append) if observed else contextlib.nullcontext():
+            return [
+                _seen(checker.check(scope(method=method, path=path, client=(host, 1))))
+                for method, path, host, _ in requests
+            ]
+
+    assert check(observed=False) == check(observed=True)
+
+
+@pytest.mark.parametrize("limit", ["2/minute", "0/minute", "3/hour burst 1"])
+def test_a_refusal_of_one_limit_is_the_same_with_an_observer(limit):
+    def check():
+        request_limiter = made_limiter(limit)
+        outcomes = [request_limiter.check(scope()) for _ in range(3)]
+        assert not outcomes[-1].decision.allowed
+        assert outcomes[-1].charges == ()
+        return [_seen(outcome) for outcome in outcomes]
+
+    refusals = []
+    alone = check()
+    with watch(refusals.append):
+        assert check() == alone
+    assert refusals
+
+
 def test_an_overridden_hit_is_called():
     class Mine(tg.Limiter):
         def hit(self, key, cost=1):
@@ -115,19 +182,19 @@ def test_exceptions_of_the_limiter_pass_through():
 
 def test_a_checker_takes_what_it_charges_by():
     limiter = tg.Limiter("2/minute", clock=tg.ManualClock())
-    for arguments in ((), (int, limiter, None, None, None), (RequestDecision, 7, None, None, None)):
+    for arguments in ((), (int, limiter, *[None] * 4), (RequestDecision, 7, *[None] * 4)):
         with pytest.raises(TypeError, match="expected a class of RequestDecision, a Limiter"):
             _core.KeyChecker(*arguments)
-    check = _core.KeyChecker(RequestDecision, limiter, None, None, None)
+    check = _core.KeyChecker(RequestDecision, limiter, None, None, None, None)
     with pytest.raises(TypeError, match="expected HeaderFields"):
         check(scope(), "key", 1)
     with pytest.raises(TypeError, match="expected a request, a key or None, and a cost"):
         check(scope())
     with pytest.raises(TypeError, match="expected a class of RequestDecision, a RuleLimiter"):
-        _core.RuleChecker(RequestDecision, limiter, None, b"")
+        _core.RuleChecker(RequestDecision, limiter, None, None, b"")
     rules = tg.Limiter(rules=tg.RuleSet({"rules": []}))
     with pytest.raises(TypeError, match="attributes or None"):
-        _core.RuleChecker(RequestDecision, rules, None, b"")(scope(), 1, 7)
+        _core.RuleChecker(RequestDecision, rules, None, None, b"")(scope(), 1, 7)
 
 
 def test_a_checker_goes_with_its_limiter():
