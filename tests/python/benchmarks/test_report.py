@@ -305,9 +305,34 @@ def test_the_documents_are_those_that_the_report_makes() -> None:
 
 # Time for a call and rates, as benchmarks find them: 52 ns, 0.8 µs, 17 M/s, 94x.
 _CLAIM = re.compile(r"(?<![\w.,])(\d+(?:,\d{3})*(?:\.\d+)?)(?:x\b| ?(?:ns|µs|us)\b| ?[kM]/s)")
+# Longer times and shares are settings, except in sentences that say how they were found.
+_TIME = re.compile(r"(?<![\w.,])(\d+(?:,\d{3})*(?:\.\d+)?) ?(?:(?:ms|s|seconds)\b|%)")
+_FOUND = re.compile(r"\b(?:medians?|slowest|fastest|measured|p\d\d|takes? (?:about|up to))\b")
 # These hold figures of their own: the report and the surge, campaigns, and what decisions were
 # made on at their time.
 _OWN = {"benchmarks.md", "surge.md", "reliability.md"}
+
+
+def _claimed(text: str) -> set[str]:
+    """The figures in a page that only a measurement can have found."""
+    sentences = re.split(r"(?<=[.:;|])\s+|\n\n", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    times = {number for each in sentences if _FOUND.search(each) for number in _TIME.findall(each)}
+    return times | set(_CLAIM.findall(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "claimed"),
+    [
+        ("A hit takes 52 ns. It waits for 30 s.", {"52"}),
+        ("The median is 1.5 ms, and p99 is within 20 %.", {"1.5", "20"}),
+        ("A move takes about 66 ms; after 10 s it ends.", {"66"}),
+        ("```sh\nsleep 5 s  # takes about 5 s\n```\n4x as fast", {"4"}),
+    ],
+)
+def test_a_time_is_a_claim_where_a_sentence_says_how_it_was_found(
+    text: str, claimed: set[str]
+) -> None:
+    assert _claimed(text) == claimed
 
 
 def test_no_document_claims_a_figure_that_is_not_in_the_report() -> None:
@@ -316,7 +341,7 @@ def test_no_document_claims_a_figure_that_is_not_in_the_report() -> None:
         (str(path.relative_to(ROOT)), number)
         for path in [ROOT / "README.md", *pages]
         if path.name not in _OWN and "_build" not in path.parts
-        for number in _CLAIM.findall(path.read_text(encoding="utf-8"))
+        for number in _claimed(path.read_text(encoding="utf-8"))
     }
     assert len(claims) > 5
     reported = _numbers(_between_markers(ROOT / "docs" / "benchmarks.md"))
