@@ -126,6 +126,24 @@ def test_without_blocking_the_event_loop(server: RedisServer) -> None:
     assert asyncio.run(run()) == 14
 
 
+def test_a_change_is_brought_forward_without_blocking_the_event_loop(server: RedisServer) -> None:
+    clock = tidegate.ManualClock(
+        int(datetime(2023, 11, 16, tzinfo=timezone.utc).timestamp()) * 10**9
+    )
+    storage = server.uri(GIVEN_TIME)
+    free = tidegate.Limiter(Quota(3_000, id="plan"), storage=storage, clock=clock)
+    premium = tidegate.Limiter(Quota(9_000, id="plan"), storage=storage, clock=clock)
+
+    async def change() -> None:
+        await free.bring_forward_async("k")
+        await premium.bring_forward_async("k")
+
+    asyncio.run(change())
+    clock.advance(10 * 86_400)
+    premium.hit("k")
+    assert premium.quota_status("k").base == 6_000
+
+
 def test_soft_events_come_once_from_all_limiters(server: RedisServer) -> None:
     uri = server.uri(GIVEN_TIME)
     clock = tidegate.ManualClock(START_NS)

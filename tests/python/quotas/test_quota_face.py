@@ -173,6 +173,27 @@ def test_without_a_round_trip_the_asynchronous_calls_answer_at_once() -> None:
     assert asyncio.run(run()).used == 105
 
 
+@pytest.mark.parametrize("awaits", [False, True])
+def test_a_change_that_is_brought_forward_counts_from_its_instant(awaits: bool) -> None:
+    free, clock = limiter_of(Quota(3_000, id="plan"))
+    premium = tg.Limiter(Quota(9_000, id="plan"), storage=free.storage, clock=clock)
+
+    async def both() -> None:
+        await free.bring_forward_async("k")
+        await premium.bring_forward_async("k")
+
+    clock.set_ns(int(dt.datetime(2023, 11, 16, tzinfo=dt.timezone.utc).timestamp()) * 10**9)
+    if awaits:
+        asyncio.run(both())
+    else:
+        free.bring_forward("k")
+        premium.bring_forward("k")
+    clock.set_ns(int(dt.datetime(2023, 11, 26, tzinfo=dt.timezone.utc).timestamp()) * 10**9)
+    premium.hit("k")
+    # Half of November was left of the 30 days, and so half of what the larger quota has more.
+    assert premium.quota_status("k").base == 6_000
+
+
 def test_a_replay_takes_quotas() -> None:
     times = [NOW + i * 86_400 * 10**9 for i in range(30)]
     answers = tg.replay("quota 20/month rollover 8", ["k"] * 30, times, [4] * 30)
