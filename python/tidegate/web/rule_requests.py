@@ -294,7 +294,7 @@ class RuleRequests:
             attributes = {"cost": cost}
             self._read(request, attributes)
         for name, value in attributes.items():
-            if type(value) is not str and _is_awaitable(value):
+            if _is_awaitable(value):
                 try:
                     found = await execution.resolve(value)
                 except Exception as exc:

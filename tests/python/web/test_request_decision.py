@@ -103,7 +103,7 @@ _RULES = [
     {"id": "caller", "by": "ip", "limit": "2/minute"},
     {"id": "all", "limit": "3/hour", "algorithm": "sliding-window"},
     {"id": "posts", "limit": "1/second", "methods": ["POST"]},
-    {"id": "batch", "by": "endpoint", "limit": "4/minute burst 2"},
+    {"id": "batch", "by": "endpoint", "limit": "4/minute burst 2", "headers": False},
 ]
 _TRIED = {"id": "trial", "limit": "1/minute", "shadow": True}
 
@@ -112,7 +112,9 @@ def _seen(outcome):
     """All that a response has of a decision."""
     if outcome is None:
         return None
-    answer = None if outcome.decision.allowed else (outcome.problem(), outcome.wait)
+    answer = None
+    if not outcome.decision.allowed:
+        answer = outcome.problem(), outcome.wait, outcome.charges
     return outcome.fields(), outcome.decision, outcome.decision.outcomes, answer
 
 
