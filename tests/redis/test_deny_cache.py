@@ -168,12 +168,14 @@ def test_a_repeated_refusal_of_a_plan_names_the_same_limit(server: RedisServer) 
     ):
         for step in range(200):
             clock.advance_ns(step * 1_000_000_007 % 97_000_000_000)
-            assert shared.hit("k") == memory.hit("k")
-            assert shared.hit("j", 2) == memory.hit("j", 2)
+            # Keys that share a place in the cache may never be found there: not all of these do.
+            for user in range(4):
+                assert shared.hit(f"k{user}") == memory.hit(f"k{user}")
+                assert shared.hit(f"j{user}", 2) == memory.hit(f"j{user}", 2)
         assert shared.stats().denied_locally > 50
         # One limit of the plan alone has room.
         with tidegate.Limiter(plan[0], storage=shared.storage, clock=clock) as one:
-            assert one.hit("k")
+            assert one.hit("k0")
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

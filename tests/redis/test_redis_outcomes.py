@@ -69,12 +69,16 @@ def test_outcomes_by_the_servers_time_take_one_command(server: RedisServer, way:
 
 
 def test_refusals_from_the_deny_cache_have_outcomes(server: RedisServer) -> None:
-    plan = plans(server.uri(PATIENT), None, tg.Limit("1/hour"), tg.Limit("1/hour"))
-    plan.hit(["a", "b"])
-    for _ in range(5):
-        refused = plan.hit(["a", "b"], outcomes=True)
-        assert [each.allowed for each in refused.outcomes] == [False, False]
-    assert plan.limiters[0].stats().denied_locally >= 3
+    uri = server.uri(f"{PATIENT}&deny_cache_max=3600")
+    plan = plans(uri, None, tg.Limit("1/hour"), tg.Limit("1/hour"))
+    for user in range(20):
+        keys = [f"a{user}", f"b{user}"]
+        plan.hit(keys)
+        for _ in range(5):
+            refused = plan.hit(keys, outcomes=True)
+            assert [each.allowed for each in refused.outcomes] == [False, False]
+    # One pair of keys in 4,096 has the same place in the cache, which then repeats nothing.
+    assert plan.limiters[0].stats().denied_locally >= 3 * 15
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
