@@ -1,19 +1,22 @@
 # The compile options of every target of the project.
-include(CheckIPOSupported)
-check_ipo_supported(RESULT ipo_supported OUTPUT ignored LANGUAGES CXX)
+set(ipo_supported OFF)
+if(TIDEGATE_IPO)
+  include(CheckIPOSupported)
+  check_ipo_supported(RESULT ipo_supported OUTPUT ignored LANGUAGES CXX)
+endif()
 
 # An installed archive must also work with linkers that lack link-time optimization: gcc puts both
 # forms into one object file, which other compilers cannot.
 set(tidegate_ipo OFF)
-if(TIDEGATE_IPO AND ipo_supported AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT TIDEGATE_SANITIZE)
+if(ipo_supported AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT TIDEGATE_SANITIZE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR NOT TIDEGATE_INSTALL)
     set(tidegate_ipo ON)
   endif()
 endif()
 
-# The sources of one folder become one translation unit. Most of what the compiler reads for a source
-# is the headers of the standard library and of Abseil, which one folder's sources share. Sources with
-# options of their own stay alone.
+# The sources of one folder become one translation unit, and so do those of the folders that one further
+# argument names. Most of what the compiler reads for a source is the headers of the standard library and
+# of Abseil, which these sources share.
 function(tidegate_unity target)
   if(NOT TIDEGATE_UNITY)
     return()
@@ -21,7 +24,13 @@ function(tidegate_unity target)
   get_target_property(sources ${target} SOURCES)
   foreach(source IN LISTS sources)
     get_filename_component(folder ${source} DIRECTORY)
-    string(MAKE_C_IDENTIFIER "in_${folder}" group)
+    set(unit ${folder})
+    foreach(folders IN LISTS ARGN)
+      if(" ${folders} " MATCHES " ${folder} ")
+        set(unit ${folders})
+      endif()
+    endforeach()
+    string(MAKE_C_IDENTIFIER "in_${unit}" group)
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
@@ -58,7 +67,7 @@ function(tidegate_target target)
   if(TIDEGATE_WERROR)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
-  if(NOT target MATCHES "^tidegate(_redis)?$")
+  if(NOT target MATCHES "^tidegate(_redis|_steps)?$")
     target_compile_options(${target} PRIVATE ${TIDEGATE_OUTER_OPTIONS})
   endif()
   if(tidegate_ipo)

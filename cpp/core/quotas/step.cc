@@ -6,6 +6,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
+#include "base/time_units.h"
 #include "tidegate/step.h"
 
 // GCC 12 mistakes the copy of an empty InlinedVector for a use of its uninitialized elements.
@@ -16,7 +17,6 @@
 namespace tidegate {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
 // `used` saturates here, so that sums with it stay below 2^53.
 constexpr int64_t kMostUsed = int64_t{1} << 52;
 
@@ -153,7 +153,7 @@ void Begin(const Limit& limit, QuotaState* state, int64_t now_s, const Period& p
 // tolerance. Its usage then counts for the period of `now`.
 bool BringForward(const Limit& limit, QuotaState* state, int64_t now_ns) {
   const QuotaTerms& terms = *limit.quota();
-  const int64_t now_s = now_ns / kSecond;
+  const int64_t now_s = now_ns / kSecondNs;
   Period period = terms.PeriodAt(now_s);
   const int64_t count = terms.CountAt(limit.count(), now_s);
   const bool is_recorded = terms.HadCount(limit.count(), state->count, state->end_s);
@@ -166,7 +166,7 @@ bool BringForward(const Limit& limit, QuotaState* state, int64_t now_ns) {
     Roll(limit, is_recorded, state, period);
   } else if (state->period > period.index) {
     const int64_t start_s = terms.Edge(state->period);
-    behind = start_s > now_s + 1 || start_s * kSecond - now_ns > kClockToleranceNs;
+    behind = start_s > now_s + 1 || start_s * kSecondNs - now_ns > kClockToleranceNs;
     if (!behind) period = {state->period, start_s, terms.Edge(state->period + 1)};
   }
   state->period = period.index;
@@ -240,19 +240,19 @@ int64_t WaitFor(const Limit& limit, const QuotaState& state, int64_t now_ns, int
   const QuotaTerms& terms = *limit.quota();
   const auto passes_at = [&](int64_t at_s) {
     QuotaState later = state;
-    BringForward(limit, &later, at_s * kSecond);
+    BringForward(limit, &later, at_s * kSecondNs);
     return cost <= AvailableOf(later);
   };
   // Room grows only at the edges of periods and when the count changes, and no more after all
   // carried units have expired.
-  int64_t since_s = now_ns / kSecond;
+  int64_t since_s = now_ns / kSecondNs;
   for (int64_t i = 1; i <= terms.carried_periods() + 1; ++i) {
     const int64_t edge_s = terms.Edge(state.period + i);
     for (const FormerCount& former : terms.spec().former) {
       const int64_t at_s = former.until_s;
-      if (since_s < at_s && at_s < edge_s && passes_at(at_s)) return at_s * kSecond - now_ns;
+      if (since_s < at_s && at_s < edge_s && passes_at(at_s)) return at_s * kSecondNs - now_ns;
     }
-    if (passes_at(edge_s)) return edge_s * kSecond - now_ns;
+    if (passes_at(edge_s)) return edge_s * kSecondNs - now_ns;
     since_s = edge_s;
   }
   return Decision::kNever;
@@ -263,7 +263,7 @@ Decision Describe(const Limit& limit, const QuotaState& state, int64_t now_ns) {
   d.limit = &limit;
   d.used_units = limit.count() - LeftOf(state);
   const bool is_touched = SumOf(state, [](const QuotaGrant& grant) { return grant.spent; }) > 0;
-  d.reset_after_ns = is_touched ? std::max<int64_t>(1, state.end_s * kSecond - now_ns) : 0;
+  d.reset_after_ns = is_touched ? std::max<int64_t>(1, state.end_s * kSecondNs - now_ns) : 0;
   d.known_more_ns = d.reset_after_ns;
   return d;
 }
@@ -349,9 +349,9 @@ int64_t RefundQuota(const Limit& limit, QuotaState* state, int64_t now_ns, int64
 
 absl::Status AddTopUp(const Limit& limit, QuotaState* state, int64_t now_ns,
                       const QuotaTopUp& top_up) {
-  if (top_up.expires_s <= now_ns / kSecond) {
+  if (top_up.expires_s <= now_ns / kSecondNs) {
     return absl::InvalidArgumentError(absl::StrCat("the top-up expires at ", top_up.expires_s,
-                                                   ", and it is ", now_ns / kSecond,
+                                                   ", and it is ", now_ns / kSecondNs,
                                                    " now; expected a later instant"));
   }
   QuotaState next = *state;
@@ -389,7 +389,7 @@ void BringQuotaForward(const Limit& limit, QuotaState* state, int64_t now_ns) {
 }
 
 bool ResetQuota(const Limit& limit, QuotaState* state, int64_t now_ns) {
-  if (IsFresh(*limit.quota(), *state, now_ns / kSecond)) return false;
+  if (IsFresh(*limit.quota(), *state, now_ns / kSecondNs)) return false;
   BringForward(limit, state, now_ns);
   state->base.spent = 0;
   state->used = 0;

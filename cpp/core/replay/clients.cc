@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/time_units.h"
 #include "tidegate/step.h"
 
 namespace tidegate {
 namespace {
-
-constexpr int64_t kSecondNs = 1'000'000'000;
 
 // A number in [0, 1) that depends only on its arguments (SplitMix64), so that the numbers of one
 // client do not change with the behaviour of others.

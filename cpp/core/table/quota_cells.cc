@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/time_units.h"
 #include "quotas/step.h"
 #include "table/neighbours.h"
 #include "table/table_inl.h"
@@ -31,8 +32,7 @@ Mark MarkAfter(Mark mark, const QuotaState& before, const QuotaState& after) {
 }
 
 uint64_t InstantOf(int64_t seconds) {
-  constexpr int64_t kSecond = 1'000'000'000;
-  return static_cast<uint64_t>(std::min(seconds, kMaxInstantNs / kSecond) * kSecond);
+  return static_cast<uint64_t>(std::min(seconds, kMaxInstantNs / kSecondNs) * kSecondNs);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
 // The words of a place as one writer wrote them.
-struct Words {
+struct PlaceWords {
   uint64_t version;
   Fingerprint key;
   CellState state;
@@ -21,14 +21,14 @@ struct Words {
 
   uint64_t Check() const { return XXH3_64bits(this, sizeof *this); }
 };
-static_assert(sizeof(Words) == 64);  // no gaps
+static_assert(sizeof(PlaceWords) == 64);  // no gaps
 
 }  // namespace
 
 std::optional<DenyCache::Refusal> DenyCache::Find(const Fingerprint& key, int64_t now_ns) const {
   const DenyPlace& place = PlaceOf(key);
   if (place.lo.load(kRelaxed) != key.lo) return std::nullopt;
-  Words words;
+  PlaceWords words;
   words.version = place.version.load(std::memory_order_acquire);
   words.key = key;
   words.state = {place.w0.load(kRelaxed), place.w1.load(kRelaxed)};
@@ -53,7 +53,7 @@ void DenyCache::Put(const Fingerprint& key, uint64_t version, const CellState& s
   if (!place.version.compare_exchange_strong(version, version + 1, std::memory_order_acq_rel)) {
     return;
   }
-  const Words words{
+  const PlaceWords words{
       .version = version + 1,
       .key = key,
       .state = state,
