@@ -45,15 +45,14 @@ local function unit_of(a)
           tonumber(ARGV[a + 3])}
 end
 
--- Whether the cost has room.
-local function judge(state, a)
+-- Whether the cost has room within the depth.
+local function judge(state, a, depth_s, depth_n, depth_f, denominator)
   if ARGV[a + 4] ~= '0' then return end
   local used = state.before
   local us, un, uf = plus(used[1], used[2], used[3], tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]),
-                          tonumber(ARGV[a + 7]), tonumber(ARGV[a + 3]))
+                          tonumber(ARGV[a + 7]), denominator)
   state.after = {us, un, uf}
-  state.allowed = not deeper(us, un, uf, tonumber(ARGV[a]), tonumber(ARGV[a + 1]),
-                             tonumber(ARGV[a + 2]))
+  state.allowed = not deeper(us, un, uf, depth_s, depth_n, depth_f)
 end
 
 -- Has the reply tell of `used`, by the numbers of this limit, and of the slots.
@@ -99,7 +98,7 @@ function bucket.read(key, a, now_s, now_n)
     local format, flags = 0, 0
     local whole = value
     if not us and #value >= 18 + SLOTS_SIZE then
-      slots = slots_of(value)
+      slots = holding().of(value)
       if slots then
         value, flags = string.sub(value, 1, -SLOTS_SIZE - 1), SLOTS
       end
@@ -172,106 +171,43 @@ function bucket.read(key, a, now_s, now_n)
   if slots then
     local now = now_s * 1000000 + math.floor(now_n / 1000)
     bound(slots, a, now_s)
-    local used, left = settled(slots, now, state.before, unit_of(a))
+    local used, left = holding().settled(slots, now, state.before, unit_of(a))
     tell(state, a, now_s, now_n, used, left)
   end
-  judge(state, a)
+  judge(state, a, depth_s, depth_n, depth_f, denominator)
   return state
 end
 
--- The units that fit between `used` and `most`, up to `wanted`, found bit by bit from the highest;
--- and the usage with them.
-local function fitting(wanted, used, unit, most)
-  local denominator = unit[4]
-  local s, n, f = unit[1], unit[2], unit[3]
-  local powers, power = {}, 1
-  while power <= wanted do
-    powers[#powers + 1] = {power, s, n, f}
-    power = power * 2
-    if power <= wanted then s, n, f = plus(s, n, f, s, n, f, denominator) end
+-- The fields of a value, without slots. `owes`: whether usage beyond the burst is a debt, and not
+-- that of a clock that was ahead.
+local function encoded(a, s, n, used, count, denominator, span_parts, owes, slots)
+  local format, f = FORMAT + (slots and SLOTS or 0), used[3]
+  if count ~= 0 then
+    return struct.pack('>I2I5I4I7I4I4', format + FRACTION + COUNT, s, n, f + span_parts, count,
+                       denominator)
   end
-  local units = 0
-  for i = #powers, 1, -1 do
-    local p = powers[i]
-    local us, un, uf = plus(used[1], used[2], used[3], p[2], p[3], p[4], denominator)
-    if units + p[1] <= wanted and not deeper(us, un, uf, most[1], most[2], most[3]) then
-      units, used = units + p[1], {us, un, uf}
+  if owes then
+    local depth_s, depth_n = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
+    local depth_f = tonumber(ARGV[a + 2])
+    if deeper(used[1], used[2], f, depth_s, depth_n, depth_f) then
+      local os, on = sub(used[1], used[2], depth_s, depth_n)
+      local ns = os * E9 + on
+      if f > depth_f then ns = ns + 1 end
+      return struct.pack('>I2I5I4I7I2', format + FRACTION + OWES, s, n, f, debts().code_of(ns))
     end
   end
-  return units, used
+  if slots or f > 0 then return struct.pack('>I2I5I4I7', format + FRACTION, s, n, f) end
+  if n % 1000 == 0 then return s * 1000000 + n / 1000 end
+  return struct.pack('>I2I5I4', FORMAT, s, n)
 end
 
--- Charges as many of the wanted units as may be charged.
-function bucket.take(key, a, now_s, now_n, state)
-  local most = {tonumber(ARGV[a + 15]), tonumber(ARGV[a + 16]), tonumber(ARGV[a + 17])}
-  local units
-  units, state.after = fitting(tonumber(ARGV[a + 4]), state.before, unit_of(a), most)
-  return units
-end
-
--- Applies what a node reports with its question.
-function bucket.hear(key, a, now_s, now_n, state)
-  for report = a + 17, a + 20, 3 do
-    local slots, spent, given = state.slots, tonumber(ARGV[report + 1]), tonumber(ARGV[report + 2])
-    if slots and (spent > 0 or given > 0) then
-      local used = heard(slots, tonumber(ARGV[report]), spent, given, state.before, unit_of(a))
-      tell(state, a, now_s, now_n, used, slots)
-      state.changed = true
-    end
-  end
-  judge(state, a)
-end
-
--- Grants at most half of the room, unless the call was refused. Returns how many units.
-function bucket.lease(key, a, now_s, now_n, state, charged, passed)
-  local used = charged and state.after or state.before
-  local units = 0
-  if passed then
-    local unit = unit_of(a)
-    local most = {tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])}
-    local wanted = tonumber(ARGV[a + 15])
-    units = math.floor(fitting(2 * wanted, used, unit, most) / 2)
-    if units > 0 then
-      local s, n, f = time_of(units, unit)
-      used = {plus(used[1], used[2], used[3], s, n, f, unit[4])}
-      local now = now_s * 1000000 + math.floor(now_n / 1000)
-      state.slots = granted(state.slots, now, units, tonumber(ARGV[a + 16]))
-    end
-  end
-  if charged or units > 0 or state.changed or state.behind then
-    state.after = used
-    bucket.write(key, a, now_s, now_n, state, true)
-  end
-  return units
-end
-
--- `owes`: whether usage beyond the burst is a debt, and not that of a clock that was ahead.
 local function store(key, a, now_s, now_n, used, count, denominator, span_parts, owes, slots)
   if slots and slots.current + slots.previous == 0 then slots = nil end
-  local format = FORMAT + (slots and SLOTS or 0)
   local s, n = add(now_s, now_n, used[1], used[2])
-  local depth_s, depth_n, depth_f = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
-  local value
-  if owes and count == 0 and deeper(used[1], used[2], used[3], depth_s, depth_n, depth_f) then
-    local os, on = sub(used[1], used[2], depth_s, depth_n)
-    local ns = os * E9 + on
-    if used[3] > depth_f then ns = ns + 1 end
-    value = struct.pack('>I2I5I4I7I2', format + FRACTION + OWES, s, n, used[3], debts().code_of(ns))
-  elseif count ~= 0 then
-    value = struct.pack('>I2I5I4I7I4I4', format + FRACTION + COUNT, s, n, used[3] + span_parts,
-                        count, denominator)
-  elseif slots then
-    value = struct.pack('>I2I5I4I7', format + FRACTION, s, n, used[3])
-  elseif used[3] == 0 and n % 1000 == 0 then
-    value = s * 1000000 + n / 1000
-  elseif used[3] == 0 then
-    value = struct.pack('>I2I5I4', FORMAT, s, n)
-  else
-    value = struct.pack('>I2I5I4I7', FORMAT + FRACTION, s, n, used[3])
-  end
+  local value = encoded(a, s, n, used, count, denominator, span_parts, owes, slots)
   if slots then
-    value = value .. packed(slots)
-    used = longest(slots, now_s * 1000000 + math.floor(now_n / 1000), used, unit_of(a))
+    value = value .. holding().packed(slots)
+    used = holding().longest(slots, now_s * 1000000 + math.floor(now_n / 1000), used, unit_of(a))
   end
   -- The fraction is part of one more nanosecond.
   local ls, ln = add(used[1], used[2], 0, 1)
@@ -289,43 +225,116 @@ function bucket.write(key, a, now_s, now_n, state, charge)
     local span = math.ceil((used[1] + used[2] / E9) / (ps + pn / E9) - 0.000001)
     span_parts = math.max(span_parts, (math.min(span, MOST_SPAN) - 1) * denominator)
   end
-  store(key, a, now_s, now_n, used, count, denominator, span_parts, true, state.slots)
+  -- A plain hit adds no debt.
+  local owes = not plain or state.owes or state.slots
+  store(key, a, now_s, now_n, used, count, denominator, span_parts, owes, state.slots)
 end
 
--- Here cost * T is for no more than the burst and max_debt, or for the whole cost if the limit has an
--- id. Uses the numbers that wrote the state.
-function bucket.refund(key, a, now_s, now_n, state)
-  local s, n, f = state[1], state[2], state.fraction
-  if not after(s, n, now_s, now_n) and not (s == now_s and n == now_n and f > 0) then return end
-  local bs, bn, bf = tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]), tonumber(ARGV[a + 7])
-  local count, denominator = tonumber(ARGV[a + 8]), tonumber(ARGV[a + 3])
-  if state.count ~= count then
-    bs, bn, bf = scaled(bs, bn, bf, count, denominator, state.count, state.denominator)
+if not plain then
+  -- The units that fit between `used` and `most`, up to `wanted`, found bit by bit from the
+  -- highest; and the usage with them.
+  local function fitting(wanted, used, unit, most)
+    local denominator = unit[4]
+    local s, n, f = unit[1], unit[2], unit[3]
+    local powers, power = {}, 1
+    while power <= wanted do
+      powers[#powers + 1] = {power, s, n, f}
+      power = power * 2
+      if power <= wanted then s, n, f = plus(s, n, f, s, n, f, denominator) end
+    end
+    local units = 0
+    for i = #powers, 1, -1 do
+      local p = powers[i]
+      local us, un, uf = plus(used[1], used[2], used[3], p[2], p[3], p[4], denominator)
+      if units + p[1] <= wanted and not deeper(us, un, uf, most[1], most[2], most[3]) then
+        units, used = units + p[1], {us, un, uf}
+      end
+    end
+    return units, used
   end
-  s, n = sub(s, n, bs, bn)
-  f = f - bf
-  if f < 0 then
-    f = f + state.denominator
-    s, n = sub(s, n, 0, 1)
-  end
-  local used = {0, 0, 0}
-  if after(s, n, now_s, now_n) or (s == now_s and n == now_n and f > 0) then
-    s, n = sub(s, n, now_s, now_n)
-    used = {s, n, f}
-  end
-  bucket.reset(key, a, now_s, now_n, state, used)
-end
 
--- Leaves the key with `used`, or nothing, and what the units that are out need.
-function bucket.reset(key, a, now_s, now_n, state, used)
-  used = used or {0, 0, 0}
-  local slots = state.slots
-  if slots then used = raised(used, slots.current + slots.previous, 0, unit_of(a)) end
-  if used[1] == 0 and used[2] == 0 and used[3] == 0 then
-    redis.call('DEL', key)
-    return
+  -- Charges as many of the wanted units as may be charged.
+  function bucket.take(key, a, now_s, now_n, state)
+    local most = {tonumber(ARGV[a + 15]), tonumber(ARGV[a + 16]), tonumber(ARGV[a + 17])}
+    local units
+    units, state.after = fitting(tonumber(ARGV[a + 4]), state.before, unit_of(a), most)
+    return units
   end
-  store(key, a, now_s, now_n, used, state.count, state.denominator, state.span_parts, state.owes,
-        slots)
+
+  -- Applies what a node reports with its question.
+  function bucket.hear(key, a, now_s, now_n, state)
+    for report = a + 17, a + 20, 3 do
+      local slots = state.slots
+      local spent, given = tonumber(ARGV[report + 1]), tonumber(ARGV[report + 2])
+      if slots and (spent > 0 or given > 0) then
+        local used = holding().heard(slots, tonumber(ARGV[report]), spent, given, state.before,
+                                     unit_of(a))
+        tell(state, a, now_s, now_n, used, slots)
+        state.changed = true
+      end
+    end
+    judge(state, a, tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]),
+          tonumber(ARGV[a + 3]))
+  end
+
+  -- Grants at most half of the room, unless the call was refused. Returns how many units.
+  function bucket.lease(key, a, now_s, now_n, state, charged, passed)
+    local used = charged and state.after or state.before
+    local units = 0
+    if passed then
+      local unit = unit_of(a)
+      local most = {tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])}
+      local wanted = tonumber(ARGV[a + 15])
+      units = math.floor(fitting(2 * wanted, used, unit, most) / 2)
+      if units > 0 then
+        local s, n, f = holding().time_of(units, unit)
+        used = {plus(used[1], used[2], used[3], s, n, f, unit[4])}
+        local now = now_s * 1000000 + math.floor(now_n / 1000)
+        state.slots = holding().granted(state.slots, now, units, tonumber(ARGV[a + 16]))
+      end
+    end
+    if charged or units > 0 or state.changed or state.behind then
+      state.after = used
+      bucket.write(key, a, now_s, now_n, state, true)
+    end
+    return units
+  end
+
+  -- Here cost * T is for no more than the burst and max_debt, or for the whole cost if the limit
+  -- has an id. Uses the numbers that wrote the state.
+  function bucket.refund(key, a, now_s, now_n, state)
+    local s, n, f = state[1], state[2], state.fraction
+    if not after(s, n, now_s, now_n) and not (s == now_s and n == now_n and f > 0) then return end
+    local bs, bn, bf = tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]), tonumber(ARGV[a + 7])
+    local count, denominator = tonumber(ARGV[a + 8]), tonumber(ARGV[a + 3])
+    if state.count ~= count then
+      bs, bn, bf = scaled(bs, bn, bf, count, denominator, state.count, state.denominator)
+    end
+    s, n = sub(s, n, bs, bn)
+    f = f - bf
+    if f < 0 then
+      f = f + state.denominator
+      s, n = sub(s, n, 0, 1)
+    end
+    local used = {0, 0, 0}
+    if after(s, n, now_s, now_n) or (s == now_s and n == now_n and f > 0) then
+      s, n = sub(s, n, now_s, now_n)
+      used = {s, n, f}
+    end
+    bucket.reset(key, a, now_s, now_n, state, used)
+  end
+
+  -- Leaves the key with `used`, or nothing, and what the units that are out need.
+  function bucket.reset(key, a, now_s, now_n, state, used)
+    used = used or {0, 0, 0}
+    local slots = state.slots
+    if slots then used = holding().raised(used, slots.current + slots.previous, 0, unit_of(a)) end
+    if used[1] == 0 and used[2] == 0 and used[3] == 0 then
+      redis.call('DEL', key)
+      return
+    end
+    store(key, a, now_s, now_n, used, state.count, state.denominator, state.span_parts, state.owes,
+          slots)
+  end
+  bucket.forget = bucket.reset
 end
-bucket.forget = bucket.reset

@@ -80,7 +80,7 @@ local function give_back(i, p, units, until_s, until_n, admitted_s, admitted_n)
   local kept = {}
   for word = at, at + p.algorithm.args - 1 do kept[word] = ARGV[word] end
   if name == 'bucket' then
-    local s, n, f = time_of(units, {tonumber(ARGV[at + 12]), tonumber(ARGV[at + 13]),
+    local s, n, f = holding().time_of(units, {tonumber(ARGV[at + 12]), tonumber(ARGV[at + 13]),
                                     tonumber(ARGV[at + 14]), tonumber(ARGV[at + 3])})
     local left_s, left_n = sub(until_s, until_n, now_s, now_n)
     if after(s, n, left_s, left_n) and not stands(KEYS[i], until_s, until_n) then
