@@ -70,6 +70,13 @@ function(tidegate_target target)
   if(NOT target MATCHES "^tidegate(_redis|_steps)?$")
     target_compile_options(${target} PRIVATE ${TIDEGATE_OUTER_OPTIONS})
   endif()
+  # A source that is used brings the others of its unit. Link-time optimization leaves out of them what is
+  # not used; without it, the linker does. Otherwise an extension that uses one function could need
+  # thread-local memory at a fixed place, of which a process has 1.6 kB for all libraries that it loads.
+  if(NOT tidegate_ipo AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -ffunction-sections -fdata-sections)
+    target_link_options(${target} PRIVATE LINKER:--gc-sections)
+  endif()
   if(tidegate_ipo)
     set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION ON)
     if(TIDEGATE_INSTALL AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -16,14 +16,16 @@ from sockets import wait_for_end
 class IdleProxy:
     """Stands between a client and `port`, with one thread that carries all bytes.
 
-    Ends a connection on which nothing came for `idle_seconds`, unless the server still owes a
-    reply, or all at end_connections(). While it `is_deaf` it reads nothing from clients. In the
+    In wait_until_closed() it ends a connection on which nothing came for `idle_seconds`, unless the
+    server still owes a reply: not before, since a client that is slow is not idle. It ends all at
+    end_connections(). While it `is_deaf` it reads nothing from clients. In the
     mode "hole" it drops what they send.
     """
 
     def __init__(self, port: int, idle_seconds: float | None = None) -> None:
         self.mode = "pass"
         self.is_deaf = False
+        self._ends_idle = False
         self.connections = 0  # that were made so far
         self._target = port
         self._idle_seconds = idle_seconds
@@ -54,7 +56,9 @@ class IdleProxy:
 
     def wait_until_closed(self) -> None:
         """Waits until no connection is left, and the clients have the ends."""
+        self._ends_idle = True
         eventually(lambda: not self._pairs, interval=0.001)
+        self._ends_idle = False
         for port in self._ended:
             wait_for_end(port, self.port)
 
@@ -117,7 +121,7 @@ class IdleProxy:
                         if server in ready:
                             self._carry(server, client)
                             asked.discard(client)
-                        if self._idle_seconds is not None and idle[client] >= self._idle_seconds:
+                        if self._ends_idle and idle[client] >= (self._idle_seconds or 0.0):
                             raise TimeoutError
 
     def _accept(self) -> None:
