@@ -16,19 +16,16 @@ from sockets import wait_for_end
 class IdleProxy:
     """Stands between a client and `port`, with one thread that carries all bytes.
 
-    In wait_until_closed() it ends a connection on which nothing came for `idle_seconds`, unless the
-    server still owes a reply: not before, since a client that is slow is not idle. It ends all at
-    end_connections(). While it `is_deaf` it reads nothing from clients. In the
-    mode "hole" it drops what they send.
+    Ends all connections at end_connections(), and idle ones in wait_until_closed(). While it
+    `is_deaf` it reads nothing from clients. In the mode "hole" it drops what they send.
     """
 
-    def __init__(self, port: int, idle_seconds: float | None = None) -> None:
+    def __init__(self, port: int) -> None:
         self.mode = "pass"
         self.is_deaf = False
-        self._ends_idle = False
         self.connections = 0  # that were made so far
         self._target = port
-        self._idle_seconds = idle_seconds
+        self._idle_seconds: float | None = None  # after which a connection ends
         self._pairs: dict[socket.socket, socket.socket] = {}  # of clients and servers
         self._ports: dict[socket.socket, int] = {}  # of clients
         self._ended: list[int] = []  # ports of clients
@@ -54,11 +51,15 @@ class IdleProxy:
         for port in ports:
             wait_for_end(port, self.port)
 
-    def wait_until_closed(self) -> None:
-        """Waits until no connection is left, and the clients have the ends."""
-        self._ends_idle = True
+    def wait_until_closed(self, idle_seconds: float) -> None:
+        """Ends connections on which nothing came for so long, unless the server owes a reply.
+
+        Waits until none is left, and the clients have the ends. Before this call no connection is
+        idle: a client that is slow would be taken for one.
+        """
+        self._idle_seconds = idle_seconds
         eventually(lambda: not self._pairs, interval=0.001)
-        self._ends_idle = False
+        self._idle_seconds = None
         for port in self._ended:
             wait_for_end(port, self.port)
 
@@ -121,7 +122,7 @@ class IdleProxy:
                         if server in ready:
                             self._carry(server, client)
                             asked.discard(client)
-                        if self._ends_idle and idle[client] >= (self._idle_seconds or 0.0):
+                        if self._idle_seconds is not None and idle[client] >= self._idle_seconds:
                             raise TimeoutError
 
     def _accept(self) -> None:

@@ -168,7 +168,7 @@ def test_sparse_calls_through_a_proxy_with_an_idle_timeout(
     server: RedisServer, seconds: float
 ) -> None:
     with (
-        contextlib.closing(IdleProxy(server.port, idle_seconds=seconds)) as proxy,
+        contextlib.closing(IdleProxy(server.port)) as proxy,
         tidegate.Limiter(
             "100/hour", storage=f"redis://127.0.0.1:{proxy.port}?{PATIENT}"
         ) as limiter,
@@ -176,7 +176,7 @@ def test_sparse_calls_through_a_proxy_with_an_idle_timeout(
         for number in range(1, 9):
             assert limiter.hit("k").remaining == 100 - number
             assert proxy.connections == number
-            proxy.wait_until_closed()
+            proxy.wait_until_closed(idle_seconds=seconds)
         stats = limiter.stats()
         assert (stats.degraded, stats.errors) == (0, 0)
 
