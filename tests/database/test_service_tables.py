@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,16 @@ def test_the_migration_can_be_undone_and_done_again(
         assert "audit_log" not in sa.inspect(engine).get_table_names()
         upgrade(url)
         assert "audit_log" in sa.inspect(engine).get_table_names()
+
+
+def test_newest_tables_are_used_without_alembic(
+    database: RuleDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "alembic.config", None)
+    upgrade(database.url)
+    database.run("UPDATE tidegate_version SET version_num = '0005'")
+    with pytest.raises(ConfigurationError, match=r"takes the package alembic; expected `pip"):
+        upgrade(database.url)
 
 
 def test_only_its_owner_may_read_a_file_that_is_made(tmp_path: Path) -> None:

@@ -63,8 +63,10 @@ else:
             one.front.stop()
 
     @pytest.fixture
-    def directory(tmp_path: Path) -> Path:
+    def directory(tmp_path: Path, migrated_sqlite: Path) -> Path:
+        """With rules, and with the tables that the first start of a service would make."""
         (tmp_path / "rules.yaml").write_text(RULES)
+        shutil.copyfile(migrated_sqlite, tmp_path / "tidegate.db")
         return tmp_path
 
     @pytest.fixture

@@ -133,23 +133,38 @@ def test_the_tier_of_a_user_comes_from_the_database(served: Served) -> None:
     eventually(lambda: served.check()["limit"] == 3)
 
 
-def test_a_process_that_ends_looks_for_no_garbage(directory: Path) -> None:
+def test_neither_a_start_nor_an_end_looks_for_garbage(directory: Path) -> None:
     """There are 100,000 objects, which the interpreter would visit several times."""
-    lines = "import gc; from tidegate.cli.main import main; main(['serve', '--check'])"
+    lines = """
+import gc
+from tidegate.cli.main import main
+
+visits = 0
+
+def look(phase, info):
+    global visits
+    visits += info['generation'] == 2
+
+gc.callbacks.append(look)
+main(['serve', '--check'])
+print(visits, gc.get_freeze_count())
+"""
     done = subprocess.run(
-        [sys.executable, "-c", f"{lines}; print(gc.get_freeze_count())"],
+        [sys.executable, "-c", lines],
         cwd=directory,
         stdout=subprocess.PIPE,
         text=True,
         timeout=120,
         check=True,
     )
-    assert int(done.stdout.split()[-1]) > 10_000
+    visits, frozen = map(int, done.stdout.split()[-2:])
+    assert visits == 0
+    assert frozen > 10_000
 
 
 # A service with the methods of a test.
 FAKE = """
-import os, signal, threading, time, types
+import gc, os, signal, threading, time, types
 from tidegate.cli.serve import _until_signalled
 
 class Service:
@@ -163,6 +178,18 @@ raise SystemExit(_until_signalled(Service(), None))
 def fake(methods: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", FAKE.format(methods)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_running_service_looks_for_garbage() -> None:
+    done = fake("""
+    def start(self):
+        gc.disable()  # as while the process starts
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def stop(self):
+        return gc.isenabled()
+""")
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_service_ends_while_a_reload_hangs_or_fails() -> None:

@@ -34,11 +34,14 @@ def upgrade(database: DatabaseLike, revision: str = "head") -> None:
     A file of SQLite is made for its owner alone, since it has hashes of tokens and the history.
     Several processes may call it at once. Raises StorageError if the database cannot be reached.
     """
+    engine = engine_of(database, creates=True)
+    # A service starts more often than it migrates, and importing Alembic takes a tenth of a second.
+    if revision == "head" and has_file(engine) and _is_newest(engine):
+        return
     config = _config()
     from alembic import command
     from alembic.util import CommandError
 
-    engine = engine_of(database, creates=True)
     _make_private(engine)
     try:
         with engine.begin() as connection:
@@ -49,9 +52,7 @@ def upgrade(database: DatabaseLike, revision: str = "head") -> None:
             config.attributes["connection"] = connection
             command.upgrade(config, revision)
     except sa.exc.DBAPIError as error:
-        raise StorageError(
-            f"the tables of {name_of(engine)} were not made: {error.orig}"
-        ) from error
+        raise _not_made(engine, error) from error
     except CommandError as error:
         raise StorageError(
             f"the tables of {name_of(engine)} are not known: {error}; expected those of this "
@@ -71,31 +72,48 @@ def missing_tables(database: DatabaseLike) -> str | None:
 
     Raises StorageError if the database cannot be reached.
     """
-    from alembic.runtime.migration import MigrationContext
-    from alembic.script import ScriptDirectory
-
-    newest = ScriptDirectory.from_config(_config()).get_current_head()
     engine = engine_of(database, creates=True)
     if not has_file(engine):
         return "makes the file and its tables"
     try:
         with engine.connect() as connection:
-            context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-            known = context.get_current_revision()
+            known = _version_of(connection)
     except sa.exc.DBAPIError as error:
         raise StorageError(f"the database {name_of(engine)} failed: {error.orig}") from error
-    if known == newest:
+    if known == max(_versions()):
         return None
     return "makes its tables" if known is None else f"migrates its tables from version {known}"
 
 
 def unknown_version(connection: sa.Connection) -> str | None:
     """The version of the tables, if it is not one that this package can make; else None."""
+    version = _version_of(connection)
+    return None if version is None or version in _versions() else version
+
+
+def _is_newest(engine: sa.Engine) -> bool:
+    try:
+        with engine.connect() as connection:
+            return _version_of(connection) == max(_versions())
+    except sa.exc.DBAPIError as error:
+        raise _not_made(engine, error) from error
+
+
+def _version_of(connection: sa.Connection) -> str | None:
+    """The version of the tables; None if there are none, or they were made by other means."""
     if not sa.inspect(connection).has_table(VERSION_TABLE):
-        return None  # they were made by other means
+        return None
     version = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
-    made = {path.name[1:5] for path in (_MIGRATIONS / "versions").glob("v*.py")}
-    return None if version is None or version in made else str(version)
+    return None if version is None else str(version)
+
+
+def _versions() -> set[str]:
+    """The versions that this package can make."""
+    return {path.name[1:5] for path in (_MIGRATIONS / "versions").glob("v*.py")}
+
+
+def _not_made(engine: sa.Engine, error: sa.exc.DBAPIError) -> StorageError:
+    return StorageError(f"the tables of {name_of(engine)} were not made: {error.orig}")
 
 
 def _config() -> Config:
