@@ -83,8 +83,9 @@ def adapt_call(
             if isinstance(getattr(arg, "_request", arg), django.HttpRequest):
                 return _DjangoCall(django, arg)
     if injection is not None:
-        if kwargs.get(injection.request) is not None:
-            return StarletteCall(injection, kwargs)
+        request = kwargs.get(injection.request)
+        if request is not None:
+            return StarletteCall(injection, kwargs, request)
         # Starlette's own routes pass the request by position, after `self` for methods.
         connection = sys.modules["starlette.requests"].HTTPConnection
         request = next((arg for arg in args[:2] if isinstance(arg, connection)), None)
@@ -143,8 +144,8 @@ def flask_refusal(answer: Any) -> Any:
 class StarletteCall:
     __slots__ = ("_response", "request")
 
-    def __init__(self, injection: Injection, kwargs: dict[str, Any], request: Any = None) -> None:
-        self.request: Any = kwargs.get(injection.request) if request is None else request
+    def __init__(self, injection: Injection, kwargs: dict[str, Any], request: Any) -> None:
+        self.request: Any = request
         self._response = kwargs.get(injection.response)
         for name in injection.added:
             kwargs.pop(name, None)

@@ -16,7 +16,7 @@ from tidegate.web.combined import combined
 from tidegate.web.configuration import following_limiter
 from tidegate.web.execution import AWAITING, BLOCKING
 from tidegate.web.frameworks.calls import StarletteCall, adapt_call, limited_class
-from tidegate.web.frameworks.fastapi_first import decide_first
+from tidegate.web.frameworks.fastapi_first import decide_first, take_decision
 from tidegate.web.frameworks.fastapi_injection import inject, injection_for
 from tidegate.web.frameworks.fastapi_openapi import MARK, describe_refusals
 from tidegate.web.frameworks.order_check import (
@@ -230,6 +230,10 @@ class _Limited:
         self.asks_functions = checks.asks_functions
         self.is_async = is_async
         self.cost_after = _cost_after_of(limiters)
+        # Whether a decision has something to hold; a limit that a function chooses may have places.
+        self.holds = self.cost_after is not None or any(
+            one.limiter is None or one.limiter._has_leases for one in limiters
+        )
 
 
 def _cost_after_of(limiters: Sequence[RequestLimiter]) -> Any:
@@ -287,14 +291,17 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
 
     @functools.wraps(view)
     async def limited_async(*args: Any, **kwargs: Any) -> Any:
-        if injection is not None and kwargs.get(injection.request) is not None:
-            call: Call | None = StarletteCall(injection, kwargs)  # FastAPI's call, in one step
+        request = None if injection is None else kwargs.get(injection.request)
+        if injection is not None and request is not None:  # FastAPI's call, in few steps
+            call: Call = StarletteCall(injection, kwargs, request)
+            decided = take_decision(request.scope, mark)
         else:
-            call = adapt_call(injection, args, kwargs)
-        if call is None:
-            return await called(*args, **kwargs)
-        try:
+            found = adapt_call(injection, args, kwargs)
+            if found is None:
+                return await called(*args, **kwargs)
+            call = found
             decided = call.decided(mark)
+        try:
             checked: Any = decided[0] if decided else check(call.request)
             outcome = await checked if isinstance(checked, CoroutineType) else checked
         except Exception:

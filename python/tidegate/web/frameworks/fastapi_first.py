@@ -43,16 +43,18 @@ def take_decision(scope: Any, mark: Any) -> tuple[Any, ...]:
     """Returns the decision that was made before the function of `mark` was called, in a tuple, and
     removes it from the scope. It is None if the request is not limited; the tuple is empty if
     nothing was decided."""
-    if not _is_decided(scope, mark):
+    decided: tuple[Any, ...] | None = scope.get(_DECIDED)
+    if decided is None or decided[0] is not mark:
         return ()
-    decided = scope.pop(_DECIDED)
+    del scope[_DECIDED]
     # The function of the route adds the fields itself.
-    others = tuple(each for each in scope.get(DECISIONS, ()) if each is not decided[1])
-    if others:
-        scope[DECISIONS] = others
-    else:
-        scope.pop(DECISIONS, None)
-    return decided[1:]  # type: ignore[no-any-return]
+    known = scope.get(DECISIONS)
+    if known is not None:
+        if len(known) == 1 and known[0] is decided[1]:
+            del scope[DECISIONS]
+        else:
+            scope[DECISIONS] = tuple(each for each in known if each is not decided[1])
+    return decided[1:]
 
 
 def _answering(handler: Any, dependant: Any) -> Any:
@@ -67,14 +69,21 @@ def _answering(handler: Any, dependant: Any) -> Any:
         try:
             return await handler(request)
         except RateLimitExceeded as exc:
-            from tidegate.web.frameworks.fastapi_errors import exceeded_error
-
-            error = exceeded_error(request, exc)
+            error = _answered(request, exc)
             if error is exc:
                 raise
             raise error from exc
 
     return answer
+
+
+def _answered(request: Any, exc: Exception) -> Exception:
+    """Returns what a route raises in place of `exc`: a 429 for a limit that was found exceeded."""
+    if not isinstance(exc, RateLimitExceeded):
+        return exc
+    from tidegate.web.frameworks.fastapi_errors import exceeded_error
+
+    return exceeded_error(request, exc)
 
 
 def _note_vain_exemption(scope: Any, dependant: Any) -> None:
@@ -92,17 +101,15 @@ def _note_vain_exemption(scope: Any, dependant: Any) -> None:
     )  # fmt: skip
 
 
-def _is_decided(scope: Any, mark: Any) -> bool:
-    decided = scope.get(_DECIDED)
-    return decided is not None and decided[0] is mark
-
-
 def _deciding(make: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make)
     def made(*args: Any, **kwargs: Any) -> Any:
         dependant = kwargs.get("dependant", args[0] if args else None)
-        handler = _answering(make(*args, **kwargs), dependant)
-        mark = _mark_of_route(getattr(dependant, "call", None))
+        handler = make(*args, **kwargs)
+        call = getattr(dependant, "call", None)
+        mark = _mark_of_route(call)
+        if mark is None or getattr(call, EXEMPT, False):
+            handler = _answering(handler, dependant)
         if mark is None:
             return handler
         kind = kwargs.get("response_class")
@@ -135,40 +142,45 @@ class _First:
 
     async def answer(self, request: Any) -> Any:
         scope = request.scope
+        mark = self._mark
         try:
-            outcome = await self._decide(request)
+            if mark.asks_functions:
+                outcome = await self._decide(request)
+            else:
+                outcome = mark.checks.check(request)
+                if isinstance(outcome, CoroutineType):
+                    outcome = await outcome
         except Exception:
             await _undo_prior(scope)
             raise
-        if outcome is NOT_READY:
-            return await self._handler(request)
-        if outcome is not None:
+        if outcome is not None and outcome is not NOT_READY:
             if not outcome.decision.allowed:
                 return await self._refuse(request, outcome)
             remember(scope, outcome)
-            outcome.hold()
-        scope[_DECIDED] = (self._mark, outcome)
+            if mark.holds:
+                outcome.hold()
+        if outcome is not NOT_READY:
+            scope[_DECIDED] = (mark, outcome)
         try:
             return await self._handler(request)
         except Exception as exc:
+            error = _answered(request, exc)
             # The request did not reach its function, for its body or a dependency.
-            if _is_decided(scope, self._mark) and outcome is not None:
-                take_decision(scope, self._mark)
-                settled = await outcome.settle(request, exc, AWAITING)
+            if take_decision(scope, mark) and outcome is not None:
+                settled = await outcome.settle(request, error, AWAITING)
                 remember(scope, settled)
                 await outcome.leave(AWAITING)
-            raise
+            if error is exc:
+                raise
+            raise error from exc
         finally:
             # A function that was reached gives its places back itself.
-            if _is_decided(scope, self._mark) and outcome is not None:
-                take_decision(scope, self._mark)
+            if _DECIDED in scope and take_decision(scope, mark) and outcome is not None:
                 await to_the_end(outcome.leave(AWAITING))
 
     async def _decide(self, request: Any) -> Any:
+        """Decides by functions of the service, or returns NOT_READY."""
         mark = self._mark
-        if not mark.asks_functions:
-            checked = mark.checks.check(request)
-            return await checked if isinstance(checked, CoroutineType) else checked
         with _Asked(request) as asked, HeldLogs() as logs:
             try:
                 if mark.is_async:
