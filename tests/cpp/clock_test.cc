@@ -11,12 +11,8 @@
 #include "gtest/gtest.h"
 #include "testing.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
-
-using testing::kMs;
-using testing::kSecond;
-using testing::RunThreads;
 
 int64_t KernelNs(clockid_t id) {
   timespec t;
@@ -174,4 +170,4 @@ TEST(SystemClockTest, NeverGoesBackInAnyThread) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

@@ -8,12 +8,8 @@
 #include "testing.h"
 #include "tidegate/step.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
-
-using testing::kSecond;
-using testing::kStart;
-using testing::MakeLimit;
 
 TEST(DebtTest, ACodeIsExactUpToFifteenAndRoundsUpByAnEighthAtMost) {
   EXPECT_EQ(CodeOfDebt(0), 0U);
@@ -103,4 +99,4 @@ TEST(DebtTest, ALogKeepsAsManyEntriesAsItsCount) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

@@ -11,14 +11,8 @@
 #include "gtest/gtest.h"
 #include "testing.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
-
-using testing::Eventually;
-using testing::InChild;
-using testing::kChildrenMayHaveThreads;
-using testing::kSanitizerShare;
-using testing::RunThreads;
 
 // Two plain variables that are equal except while they are being changed.
 struct Pair {
@@ -238,4 +232,4 @@ TEST(GateForkTest, AChildOfAChildPassesToo) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

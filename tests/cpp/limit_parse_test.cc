@@ -11,16 +11,12 @@
 #include "testing.h"
 #include "tidegate/limit.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using testing::kAllAlgorithms;
-using testing::kMs;
-using testing::kSecond;
-using testing::MakeLimit;
 
 constexpr int64_t kMinute = 60 * kSecond;
 constexpr int64_t kHour = 60 * kMinute;
@@ -228,4 +224,4 @@ TEST(LimitParseTest, TheCanonicalTextOfALimitParsesToTheSameLimit) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

@@ -12,14 +12,11 @@
 #include "testing.h"
 #include "tidegate/step.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::kAllAlgorithms;
-using testing::kSecond;
-using testing::MakeLimit;
 
 __extension__ typedef unsigned __int128 Wide;
 Wide Widen(int64_t value) { return static_cast<Wide>(value); }
@@ -229,4 +226,4 @@ TEST(LimitTest, OnlyFixedWindowsFollowTheCalendar) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

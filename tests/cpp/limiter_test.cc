@@ -15,19 +15,8 @@
 #include "testing.h"
 #include "wrapped_store.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
-
-using testing::Fixture;
-using testing::kAllAlgorithms;
-using testing::kMs;
-using testing::kSanitizerShare;
-using testing::kSecond;
-using testing::kStart;
-using testing::MakeLimit;
-using testing::MakeStore;
-using testing::NameOf;
-using testing::RunThreads;
 
 constexpr int64_t kHour = 3'600 * kSecond;
 
@@ -476,7 +465,7 @@ TEST(LimiterSizeTest, IsBelowTwoKilobytesUntilManyThreadsCount) {
 
 // A store that calls a function of the test just before a charge, to do what another thread might
 // do at that moment.
-class Meddled final : public testing::WrappedStore {
+class Meddled final : public WrappedStore {
  public:
   using WrappedStore::WrappedStore;
   // Called with the number of the charge, from 0.
@@ -553,4 +542,4 @@ TEST_P(EachAlgorithm, ARetriedPlanIsChargedOnce) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

@@ -8,13 +8,8 @@
 #include "gtest/gtest.h"
 #include "testing.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
-
-using testing::kSanitizerShare;
-using testing::kSecond;
-using testing::kStart;
-using testing::RunThreads;
 
 // The marks of all cells that are in use.
 std::set<int> Marks(const std::vector<Cell>& cells) {
@@ -117,4 +112,4 @@ TEST(LogDebtTest, IsChangedAfterACallDiedThatChangedIt) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

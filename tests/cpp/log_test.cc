@@ -11,13 +11,8 @@
 #include "testing.h"
 #include "tidegate/step.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
-
-using testing::kMs;
-using testing::kSecond;
-using testing::kStart;
-using testing::MakeLimit;
 
 std::vector<int64_t> Elements(const InstantRing& ring) {
   std::vector<int64_t> out;
@@ -94,7 +89,7 @@ class LogTest : public ::testing::TestWithParam<Algorithm> {
 
 INSTANTIATE_TEST_SUITE_P(Algorithms, LogTest,
                          ::testing::Values(Algorithm::kSlidingLog, Algorithm::kConcurrency),
-                         testing::NameOf);
+                         NameOf);
 
 TEST_P(LogTest, AUnitCountsForExactlyOnePeriod) {
   const Limit limit = Of(1, kSecond);
@@ -264,7 +259,7 @@ TEST(ReleaseLogTest, ReleasesAllLeasesAtOnceAndIgnoresMore) {
 }
 
 TEST(ReleaseLogTest, ReleasesAMillionAtOnceInABoundedTime) {
-  EXPECT_EQ(testing::InChild([] {
+  EXPECT_EQ(InChild([] {
               const Limit limit = MakeLimit(Limit::kMaxLogCount, kSecond, Algorithm::kConcurrency);
               InstantRing ring;
               StepLog(limit, &ring, kStart, Limit::kMaxLogCount);
@@ -314,4 +309,4 @@ TEST(ExtendLogTest, NeverTakesMoreThanItHad) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

@@ -8,13 +8,8 @@
 #include "gtest/gtest.h"
 #include "testing.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
-
-using testing::kSecond;
-using testing::kStart;
-using testing::MakeLimit;
-using testing::NameOf;
 
 constexpr int64_t kHour = 3'600 * kSecond;
 
@@ -132,4 +127,4 @@ TEST(LogRankTest, IsUpdatedByEachCharge) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

@@ -13,21 +13,10 @@
 #include "gtest/gtest.h"
 #include "testing.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
 
-using testing::Fixture;
 using ::testing::HasSubstr;
-using testing::InChild;
-using testing::kAllAlgorithms;
-using testing::kMs;
-using testing::kSanitizerShare;
-using testing::kSecond;
-using testing::kStart;
-using testing::MakeLimit;
-using testing::MakeStore;
-using testing::NameOf;
-using testing::RunThreads;
 
 constexpr int64_t kHour = 3'600 * kSecond;
 
@@ -477,4 +466,4 @@ TEST_P(UnconfirmedTest, ADelayedCallMintsNothing) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

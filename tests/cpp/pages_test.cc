@@ -19,15 +19,8 @@
 #include "gtest/gtest.h"
 #include "testing.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
-
-using testing::InChild;
-using testing::kChildrenMayHaveThreads;
-using testing::kStart;
-using testing::MakeLimit;
-using testing::MakeStore;
-using testing::RunThreads;
 
 constexpr size_t kHugeSlices = Pages::kHugeFrom / Table::kSliceBytes;
 constexpr int64_t kYear = int64_t{365} * 86'400 * 1'000'000'000;
@@ -311,4 +304,4 @@ TEST_F(GrowthTest, CallersAndThePagesThreadRunTogether) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

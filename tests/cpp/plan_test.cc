@@ -9,16 +9,8 @@
 #include "gtest/gtest.h"
 #include "testing.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
-
-using testing::kAllAlgorithms;
-using testing::kSecond;
-using testing::kStart;
-using testing::MakeLimit;
-using testing::MakeStore;
-using testing::NameOf;
-using testing::RunThreads;
 
 constexpr int64_t kHour = 3'600 * kSecond;
 
@@ -116,4 +108,4 @@ TEST(PlansTest, TakeLimitersOfOneStore) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

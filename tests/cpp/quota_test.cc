@@ -19,13 +19,10 @@
 #include "tidegate/limiter.h"
 #include "tidegate/shm_store.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::kSecond;
-using testing::kStart;
-using testing::RunThreads;
 
 constexpr int64_t kDay = 86'400 * kSecond;
 
@@ -264,4 +261,4 @@ TEST(QuotaInShm, ProcessesSpendEachUnitOnce) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

@@ -9,11 +9,8 @@
 #include "gtest/gtest.h"
 #include "testing.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
-
-using testing::kSecond;
-using testing::MakeLimit;
 
 TEST(RateFieldsTest, NamesAreInTwoCases) {
   EXPECT_EQ(NameOf(RateField::kLimit), "X-RateLimit-Limit");
@@ -46,7 +43,7 @@ TEST(RateFieldsTest, StatesTheLimitAndItsState) {
 
 TEST(RateFieldsTest, AWaitIsTheTimeUntilMoreIsLeft) {
   const auto clock = std::make_shared<ManualClock>(0);
-  const auto limiter = *Limiter::Create({MakeLimit(1, 60 * kSecond)}, testing::MakeStore(), clock);
+  const auto limiter = *Limiter::Create({MakeLimit(1, 60 * kSecond)}, MakeStore(), clock);
   const Decision first = limiter->Hit("key");
   EXPECT_EQ(WaitSeconds(first), std::nullopt);
   EXPECT_EQ(RateFieldValuesOf(first, 0, 0).more_s, 60);
@@ -130,4 +127,4 @@ TEST(RateFieldsTest, OfTwoStatesOfOneNameTheSmallerIsKept) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

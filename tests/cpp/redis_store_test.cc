@@ -28,13 +28,10 @@
 #include "testing.h"
 #include "tidegate/limiter.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
 
-using testing::Eventually;
-using testing::MakeLimit;
-
-constexpr int64_t kYear = 365 * 86400 * testing::kSecond;
+constexpr int64_t kYear = 365 * 86400 * kSecond;
 
 int FreePort() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -259,4 +256,4 @@ TEST_F(RedisStoreTest, CanBeDestroyedWithCallsInFlight) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

@@ -9,15 +9,8 @@
 #include "gtest/gtest.h"
 #include "testing.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
-
-using testing::Fixture;
-using testing::kAllAlgorithms;
-using testing::kMs;
-using testing::kSecond;
-using testing::kStart;
-using testing::MakeLimit;
 
 void ExpectSame(const Decision& a, const Decision& b, size_t at) {
   ASSERT_EQ(a.allowed, b.allowed) << at;
@@ -100,4 +93,4 @@ TEST(ReplayTest, DecisionsPointIntoTheLimitsGiven) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

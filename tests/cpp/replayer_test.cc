@@ -14,13 +14,8 @@
 #include "tidegate/replay.h"
 #include "tidegate/rule_replayer.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
-
-using testing::kAllAlgorithms;
-using testing::kSecond;
-using testing::kStart;
-using testing::MakeLimit;
 
 // Requests with several keys, in the order of their times.
 struct Log {
@@ -84,8 +79,7 @@ void ExpectSame(const std::vector<Decision>& expected, const Answers& answers) {
 
 class ReplayerTest : public ::testing::TestWithParam<Algorithm> {};
 
-INSTANTIATE_TEST_SUITE_P(Algorithms, ReplayerTest, ::testing::ValuesIn(kAllAlgorithms),
-                         testing::NameOf);
+INSTANTIATE_TEST_SUITE_P(Algorithms, ReplayerTest, ::testing::ValuesIn(kAllAlgorithms), NameOf);
 
 TEST_P(ReplayerTest, ColumnsInChunksAgreeWithReplay) {
   const Log log(3'000, 7);
@@ -211,7 +205,7 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, LeastLimitTest,
                          ::testing::Values(Algorithm::kTokenBucket, Algorithm::kLeakyBucket,
                                            Algorithm::kFixedWindow, Algorithm::kSlidingWindow,
                                            Algorithm::kSlidingLog),
-                         testing::NameOf);
+                         NameOf);
 
 TEST_P(LeastLimitTest, RefusesNothingAndALowerOneRefuses) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
@@ -270,4 +264,4 @@ TEST(RuleReplayerTest, NamesTheRuleThatBinds) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

@@ -15,14 +15,8 @@
 #include "tidegate/limiter.h"
 #include "tidegate/plan.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
-
-using testing::Fixture;
-using testing::kMs;
-using testing::kSecond;
-using testing::kStart;
-using testing::MakeLimit;
 
 // A reservation as each of two limiters knows it.
 struct Both {
@@ -217,4 +211,4 @@ TEST(ReservationOfAPlanTest, OfWhichTheRecordsAreMadeWhileItIsOpenIsSettledByThe
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

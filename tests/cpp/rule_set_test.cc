@@ -14,18 +14,11 @@
 #include "testing.h"
 #include "tidegate/rule_limiter.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
 
-using testing::Compiled;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::kStart;
-using testing::MakeRule;
-using testing::MakeStore;
-using testing::RequestOf;
-using testing::RunThreads;
-using testing::Values;
 
 std::string ProblemOf(RuleSetSpec spec) {
   std::vector<RuleProblem> problems;
@@ -216,4 +209,4 @@ TEST_F(RuleLimiterTest, NeverExceedsALimitWhileRulesAreReplaced) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

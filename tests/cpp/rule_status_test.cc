@@ -11,17 +11,11 @@
 #include "testing.h"
 #include "tidegate/rule_limiter.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
 
-using testing::Compiled;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using testing::kStart;
-using testing::MakeRule;
-using testing::MakeStore;
-using testing::RequestOf;
-using testing::Values;
 
 // "id=key@endpoint,endpoint" for each rule that is found.
 std::vector<std::string> Known(const RuleSet& set, const Values& values, size_t most = 100) {
@@ -163,4 +157,4 @@ TEST(SubmitStatusTest, PeeksAtTheLimitsOfAllRulesAndChargesNothing) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

@@ -23,16 +23,10 @@
 #include "testing.h"
 #include "tidegate/limiter.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::InChild;
-using testing::kAllAlgorithms;
-using testing::kSecond;
-using testing::kStart;
-using testing::MakeLimit;
-using testing::RunThreads;
 
 class ShmStoreTest : public ::testing::TestWithParam<Algorithm> {
  protected:
@@ -78,8 +72,7 @@ class ShmStoreTest : public ::testing::TestWithParam<Algorithm> {
   std::string path_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Algorithms, ShmStoreTest, ::testing::ValuesIn(kAllAlgorithms),
-                         testing::NameOf);
+INSTANTIATE_TEST_SUITE_P(Algorithms, ShmStoreTest, ::testing::ValuesIn(kAllAlgorithms), NameOf);
 
 TEST_P(ShmStoreTest, TwoMappingsShareOneLimit) {
   auto clock = std::make_shared<ManualClock>(kStart);
@@ -254,4 +247,4 @@ TEST_F(ShmStoreTest, NamesArePathsOfFilesOfThisUser) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

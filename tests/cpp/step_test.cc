@@ -12,14 +12,8 @@
 #include "step_laws.h"
 #include "testing.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
-
-using testing::BrokenLaw;
-using testing::kMs;
-using testing::kSecond;
-using testing::kStart;
-using testing::MakeLimit;
 
 __extension__ typedef __int128 Wide;
 
@@ -80,8 +74,7 @@ class Draw {
 
 class StepTest : public ::testing::TestWithParam<Algorithm> {};
 
-INSTANTIATE_TEST_SUITE_P(Algorithms, StepTest, ::testing::ValuesIn(kCellAlgorithms),
-                         testing::NameOf);
+INSTANTIATE_TEST_SUITE_P(Algorithms, StepTest, ::testing::ValuesIn(kCellAlgorithms), NameOf);
 
 TEST_P(StepTest, EveryDecisionOfARandomWalkIsExact) {
   Draw draw(3);
@@ -434,4 +427,4 @@ TEST(StepSlidingTest, TheRetryMayBeInTheNextWindow) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

@@ -18,14 +18,8 @@
 #include "gtest/gtest.h"
 #include "testing.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
-
-using testing::InChild;
-using testing::kSanitizerShare;
-using testing::kSecond;
-using testing::kStart;
-using testing::RunThreads;
 
 // A table that owns its memory, with access to its cells.
 class OwnedTable {
@@ -594,4 +588,4 @@ TEST(TableRaceTest, CallsReturnEvenWithMoreLiveKeysThanCells) {
 }
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing

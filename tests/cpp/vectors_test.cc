@@ -15,11 +15,10 @@
 #include "tidegate/limiter.h"
 #include "tidegate/replay.h"
 
-namespace tidegate {
+namespace tidegate::testing {
 namespace {
 
 namespace dom = simdjson::dom;
-using testing::Fixture;
 
 struct Call {
   std::string op;
@@ -51,7 +50,7 @@ Limit LimitOf(const dom::element& limit) {
     constexpr int64_t kDayNs = 86'400'000'000'000;
     spec.period_ns = (month ? 30 : 365) * kDayNs * spec.calendar_units;
   }
-  return testing::MakeLimit(spec);
+  return MakeLimit(spec);
 }
 
 Call CallOf(const dom::element& call) {
@@ -168,4 +167,4 @@ std::string FileName(const ::testing::TestParamInfo<std::string>& info) {
 INSTANTIATE_TEST_SUITE_P(Files, VectorsTest, ::testing::ValuesIn(Files()), FileName);
 
 }  // namespace
-}  // namespace tidegate
+}  // namespace tidegate::testing
