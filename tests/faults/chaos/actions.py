@@ -16,6 +16,7 @@ import signal
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import load
@@ -72,6 +73,20 @@ def _spin(seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         pass
+
+
+def _in_threads(run: Callable[[Count, int], None], threads: int) -> dict[str, Any]:
+    """Runs a function in threads, each with its number and a count of its own."""
+    counts = [Count() for _ in range(threads)]
+    made = [threading.Thread(target=run, args=(count, n)) for n, count in enumerate(counts)]
+    for thread in made:
+        thread.start()
+    for thread in made:
+        thread.join()
+    total = Count()
+    for count in counts:
+        total.merge(count.result())
+    return total.result()
 
 
 def _in_loop(loop: asyncio.AbstractEventLoop, coroutine: Any) -> Any:
@@ -165,7 +180,6 @@ def cancel_tasks(worker: load.Worker, rounds: int, tasks: int) -> dict[str, Any]
 
 def loops_in_threads(worker: load.Worker, loops: int, hits: int) -> dict[str, Any]:
     """Many loops at once, each in a thread, all of which end."""
-    counts = [Count() for _ in range(loops)]
 
     async def run(count: Count, name: int) -> None:
         for i in range(hits):
@@ -174,18 +188,7 @@ def loops_in_threads(worker: load.Worker, loops: int, hits: int) -> dict[str, An
             )
             await asyncio.sleep(0.002)
 
-    threads = [
-        threading.Thread(target=lambda c=count, n=n: asyncio.run(run(c, n)))  # type: ignore[misc]
-        for n, count in enumerate(counts)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    total = Count()
-    for count in counts:
-        total.merge(count.result())
-    return total.result()
+    return _in_threads(lambda count, name: asyncio.run(run(count, name)), loops)
 
 
 def loops_one_by_one(worker: load.Worker, loops: int) -> dict[str, Any]:
@@ -233,11 +236,7 @@ def first_hit_without_descriptors(worker: load.Worker) -> dict[str, Any]:
 
 def compute_beside(worker: load.Worker, seconds: float, threads: int) -> dict[str, Any]:
     """Threads that compute in Python, and so ask for the GIL all the time."""
-    busy = [threading.Thread(target=_spin, args=(seconds,)) for _ in range(threads)]
-    for thread in busy:
-        thread.start()
-    for thread in busy:
-        thread.join()
+    _in_threads(lambda count, name: _spin(seconds), threads)
     return {}
 
 
@@ -263,22 +262,13 @@ def signals(worker: load.Worker, seconds: float) -> dict[str, Any]:
 
 def many_threads(worker: load.Worker, threads: int, hits: int) -> dict[str, Any]:
     """Many threads at once in synchronous calls."""
-    counts = [Count() for _ in range(threads)]
 
     def run(count: Count, name: int) -> None:
         for i in range(hits):
             count.hit(worker.own, f"{worker.settings.run}-crowd-{name}-{i}")
             time.sleep(0.01)
 
-    made = [threading.Thread(target=run, args=(count, n)) for n, count in enumerate(counts)]
-    for thread in made:
-        thread.start()
-    for thread in made:
-        thread.join()
-    total = Count()
-    for count in counts:
-        total.merge(count.result())
-    return total.result()
+    return _in_threads(run, threads)
 
 
 # -------------------------------------------------------------- processes, limiters

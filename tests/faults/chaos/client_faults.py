@@ -21,16 +21,10 @@ def _loop_blocked(milliseconds: int, when: str, rounds: int, says: str) -> None:
         yield 0.1
 
     act.__name__ = f"loop-blocked-{milliseconds}-ms-{when}"
+    act.__doc__ = f"A loop computes for {milliseconds} ms {says}, {rounds} times."
     made: Act = act
     # Another thread of Python gets the GIL every 5 ms from one that computes.
-    fault(
-        "standalone",
-        f"a loop computes for {milliseconds} ms {says}, {rounds} times",
-        degraded=NONE,
-        blocks_loops=seconds,
-        slack=0.05,
-        load=_NO_LOAD,
-    )(made)
+    fault("standalone", degraded=NONE, blocks_loops=seconds, slack=0.05, load=_NO_LOAD)(made)
 
 
 for _milliseconds, _rounds in ((10, 15), (60, 8), (500, 2), (2000, 1)):
@@ -39,15 +33,9 @@ for _milliseconds, _rounds in ((10, 15), (60, 8), (500, 2), (2000, 1)):
     _loop_blocked(_milliseconds, "after", _rounds, "while five replies come")
 
 
-@fault(
-    "standalone",
-    "1,000 tasks of 0.2 ms each on a limit of 500, on both kinds of loops",
-    degraded=NONE,
-    blocks_loops=0.8,
-    slack=0.05,
-    load=_NO_LOAD,
-)
+@fault("standalone", degraded=NONE, blocks_loops=0.8, slack=0.05, load=_NO_LOAD)
 def thousand_tasks(stage: Stage) -> Iterator[float]:
+    """1,000 tasks of 0.2 ms each on a limit of 500, on both kinds of loops."""
     for counts in stage.worker.do("busy_tasks", tasks=1000, each=0.0001, limit=500)["each"]:
         stage.check_counts(counts)
         stage.check(
@@ -57,80 +45,67 @@ def thousand_tasks(stage: Stage) -> Iterator[float]:
     yield 0.1
 
 
-@fault(
-    "standalone", "a thread computes, and so asks for the GIL, for 2 s", degraded=NONE, slack=0.15
-)
+@fault("standalone", degraded=NONE, slack=0.15)
 def thread_computes(stage: Stage) -> Iterator[float]:
+    """A thread computes, and so asks for the GIL, for 2 s."""
     stage.worker.do("compute_beside", seconds=2.0, threads=1)
     yield 0.0
 
 
 @fault(
-    "standalone",
-    "a thread computes for 2 s beside one loop, which alone makes calls",
-    degraded=NONE,
-    slack=0.15,
-    load={"threads": 0, "tasks": 5, "loops": ["asyncio"]},
+    "standalone", degraded=NONE, slack=0.15, load={"threads": 0, "tasks": 5, "loops": ["asyncio"]}
 )
 def thread_computes_beside_a_loop(stage: Stage) -> Iterator[float]:
+    """A thread computes for 2 s beside one loop, which alone makes calls."""
     stage.worker.do("compute_beside", seconds=2.0, threads=1)
     yield 0.0
 
 
-@fault(
-    "standalone",
-    "a foreign function keeps the GIL for 200 ms, five times",
-    degraded=NONE,
-    slack=0.4,
-)
+@fault("standalone", degraded=NONE, slack=0.4)
 def gil_held(stage: Stage) -> Iterator[float]:
+    """A foreign function keeps the GIL for 200 ms, five times."""
     stage.worker.do("hold_gil", seconds=0.2, rounds=5)
     yield 0.0
 
 
-@fault("standalone", "a signal each millisecond for a second", degraded=NONE, slack=0.02)
+@fault("standalone", degraded=NONE, slack=0.02)
 def signals(stage: Stage) -> Iterator[float]:
+    """A signal each millisecond for a second."""
     stage.notes["signals"] = stage.worker.do("signals", seconds=1.0)["sent"]
     yield 0.0
 
 
-@fault("standalone", "64 threads at once in synchronous calls", degraded=NONE, slack=0.1)
+@fault("standalone", degraded=NONE, slack=0.1)
 def many_threads(stage: Stage) -> Iterator[float]:
+    """64 threads at once in synchronous calls."""
     stage.check_counts(stage.worker.do("many_threads", threads=64, hits=20))
     yield 0.0
 
 
-@fault("standalone", "20 loops at once, each in a thread", degraded=NONE, slack=0.15)
+@fault("standalone", degraded=NONE, slack=0.15)
 def many_loops(stage: Stage) -> Iterator[float]:
+    """20 loops at once, each in a thread."""
     stage.check_counts(stage.worker.do("loops_in_threads", loops=20, hits=15))
     yield 0.0
 
 
-@fault(
-    "standalone",
-    "100 loops one by one, half of them closed with a call in flight",
-    degraded=NONE,
-    slack=0.05,
-)
+@fault("standalone", degraded=NONE, slack=0.05)
 def loops_come_and_go(stage: Stage) -> Iterator[float]:
+    """100 loops one by one, half of them closed with a call in flight."""
     stage.check_counts(stage.worker.do("loops_one_by_one", loops=100))
     yield 0.0
 
 
-@fault(
-    "standalone",
-    "20 times 200 tasks are cancelled at all stages of their hits",
-    degraded=NONE,
-    blocks_loops=0.05,
-    slack=0.05,
-)
+@fault("standalone", degraded=NONE, blocks_loops=0.05, slack=0.05)
 def tasks_cancelled(stage: Stage) -> Iterator[float]:
+    """20 times 200 tasks are cancelled at all stages of their hits."""
     stage.check_counts(stage.worker.do("cancel_tasks", rounds=20, tasks=200))
     yield 0.1
 
 
-@fault("standalone", "fork() under load, six times; the children hit too", degraded=ANY, slack=0.1)
+@fault("standalone", degraded=ANY, slack=0.1)
 def forks(stage: Stage) -> Iterator[float]:
+    """Forks under load, six times; the children hit too."""
     counts = stage.worker.do("fork_under_load", forks=6)
     stage.check_counts(counts)
     stage.check(counts["lost"] == 0, f"{counts['lost']} of 6 children ended without a report")
@@ -138,14 +113,9 @@ def forks(stage: Stage) -> Iterator[float]:
     yield 0.1
 
 
-@fault(
-    "standalone",
-    "300 limiters with a store each are opened, used, and closed",
-    degraded=ANY,
-    slack=0.3,
-    blocks_loops=0.1,
-)
+@fault("standalone", degraded=ANY, slack=0.3, blocks_loops=0.1)
 def three_hundred_limiters(stage: Stage) -> Iterator[float]:
+    """300 limiters with a store each are opened, used, and closed."""
     counts = stage.worker.do("many_limiters", limiters=300)
     stage.check_counts(counts, degraded=None)
     for what, name in (("fds", "descriptors"), ("threads", "threads")):
@@ -160,8 +130,9 @@ def three_hundred_limiters(stage: Stage) -> Iterator[float]:
     yield 0.1
 
 
-@fault("standalone", "no descriptor is left at a loop's first asynchronous call", degraded=ANY)
+@fault("standalone", degraded=ANY)
 def no_descriptors(stage: Stage) -> Iterator[float]:
+    """No descriptor is left at a loop's first asynchronous call."""
     counts = stage.worker.do("first_hit_without_descriptors")
     stage.check_counts(counts, degraded=None)
     stage.check(counts["calls_after"] == 1, "the loop's next call did not return")
@@ -171,13 +142,9 @@ def no_descriptors(stage: Stage) -> Iterator[float]:
     yield 0.2
 
 
-@fault(
-    "standalone",
-    "the limiters are closed while threads and tasks are in calls",
-    degraded=ANY,
-    recovers=False,
-)
+@fault("standalone", degraded=ANY, recovers=False)
 def closed_in_use(stage: Stage) -> Iterator[float]:
+    """The limiters are closed while threads and tasks are in calls."""
     yield 0.5
     stage.worker.do("close_in_use")
     yield 0.3
@@ -201,66 +168,54 @@ def _steps(stage: Stage, offsets: list[float], pause: float) -> Iterator[float]:
     stage.proxy.heal()
 
 
-@fault(
-    "standalone+clock+proxy",
-    "its wall clock steps ahead by an hour, and back, ten times; replies take 5 ms",
-    degraded=NONE,
-)
+@fault("standalone+clock+proxy", degraded=NONE)
 def wall_clock_steps(stage: Stage) -> Iterator[float]:
+    """Its wall clock steps ahead by an hour, and back, ten times; replies take 5 ms."""
     yield from _steps(stage, [3600.0, 0.0] * 10, 0.1)
 
 
-@fault(
-    "standalone+clock+proxy",
-    "its wall clock steps ahead by 0.2 s, ten times; replies take 5 ms",
-    degraded=NONE,
-)
+@fault("standalone+clock+proxy", degraded=NONE)
 def wall_clock_slips(stage: Stage) -> Iterator[float]:
+    """Its wall clock steps ahead by 0.2 s, ten times; replies take 5 ms."""
     yield from _steps(stage, [0.2 * (number + 1) for number in range(10)], 0.1)
 
 
-@fault(
-    "standalone+clock+proxy",
-    "its wall clock steps back by an hour; replies take 5 ms",
-    degraded=NONE,
-)
+@fault("standalone+clock+proxy", degraded=NONE)
 def wall_clock_steps_back(stage: Stage) -> Iterator[float]:
+    """Its wall clock steps back by an hour; replies take 5 ms."""
     yield from _steps(stage, [-3600.0], 1.0)
 
 
-@fault(
-    "standalone+clock+proxy",
-    "its wall clock steps back by an hour when an outage has just begun",
-)
+def _step_in_an_outage(
+    stage: Stage, before: float, seconds: float, after: float
+) -> Iterator[float]:
+    assert stage.clock is not None
+    assert stage.proxy is not None
+    stage.proxy.mode = "hole"
+    yield before
+    stage.clock.shift(seconds)
+    yield after
+    stage.proxy.heal()
+
+
+@fault("standalone+clock+proxy")
 def wall_clock_steps_back_in_an_outage(stage: Stage) -> Iterator[float]:
-    assert stage.clock is not None
-    assert stage.proxy is not None
-    stage.proxy.mode = "hole"
-    yield 0.03
-    stage.clock.shift(-3600)
-    yield 1.5
-    stage.proxy.heal()
+    """Its wall clock steps back by an hour when an outage has just begun."""
+    yield from _step_in_an_outage(stage, 0.03, -3600, 1.5)
 
 
-@fault(
-    "standalone+clock+proxy",
-    "its wall clock steps ahead by an hour in an outage, with the breaker open",
-)
+@fault("standalone+clock+proxy")
 def wall_clock_steps_ahead_in_an_outage(stage: Stage) -> Iterator[float]:
-    assert stage.clock is not None
-    assert stage.proxy is not None
-    stage.proxy.mode = "hole"
-    yield 0.4
-    stage.clock.shift(3600)
-    yield 1.0
-    stage.proxy.heal()
+    """Its wall clock steps ahead by an hour in an outage, with the breaker open."""
+    yield from _step_in_an_outage(stage, 0.4, 3600, 1.0)
 
 
 # --------------------------------------------------------------- refunds of what failed
 
 
-@fault("standalone+proxy", "what the fallback admitted is given back: the server gets nothing")
+@fault("standalone+proxy")
 def degraded_hits_refunded(stage: Stage) -> Iterator[float]:
+    """What the fallback admitted is given back: the server gets nothing."""
     assert stage.proxy is not None
     charged = stage.worker.do("charge", key="refunded", times=20)
     stage.check_counts(charged)
@@ -285,14 +240,9 @@ def degraded_hits_refunded(stage: Stage) -> Iterator[float]:
 # --------------------------------------------------------------------- the process
 
 
-@fault(
-    "standalone",
-    "the process is stopped for 2 s and continued, as by a suspended machine",
-    degraded=ANY,
-    blocks_loops=2.0,
-    slack=2.0,
-)
+@fault("standalone", degraded=ANY, blocks_loops=2.0, slack=2.0)
 def suspended(stage: Stage) -> Iterator[float]:
+    """The process is stopped for 2 s and continued, as by a suspended machine."""
     stage.worker.process.send_signal(signal.SIGSTOP)
     yield 2.0
     stage.worker.process.send_signal(signal.SIGCONT)

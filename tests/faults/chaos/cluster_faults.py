@@ -17,8 +17,9 @@ def _two_masters(stage: Stage) -> tuple[Server, Server]:
     return first, second
 
 
-@fault("cluster", "a master is killed: its replica takes over", forgets=1)
+@fault("cluster", forgets=1)
 def node_killed(stage: Stage) -> Iterator[float]:
+    """A master is killed: its replica takes over."""
     victim = stage.servers.masters()[0]
     victim.kill()
     yield 0.0
@@ -38,8 +39,9 @@ def _serves_all(stage: Stage) -> bool:
     )
 
 
-@fault("cluster", "a master is stopped for longer than the node timeout, then continued", forgets=1)
+@fault("cluster", forgets=1)
 def node_stopped(stage: Stage) -> Iterator[float]:
+    """A master is stopped for longer than the node timeout, then continued."""
     victim = stage.servers.masters()[0]
     victim.signal(signal.SIGSTOP)
     yield 3.0
@@ -47,8 +49,9 @@ def node_stopped(stage: Stage) -> Iterator[float]:
     stage.servers.await_well()
 
 
-@fault("cluster", "a replica is promoted by hand (CLUSTER FAILOVER)", degraded=ANY)
+@fault("cluster", degraded=ANY)
 def replica_promoted(stage: Stage) -> Iterator[float]:
+    """A replica is promoted by hand (CLUSTER FAILOVER)."""
     master = stage.servers.masters()[0]
     replica = stage.servers.replica_of(master)
     replica.do("CLUSTER", "FAILOVER")
@@ -57,8 +60,9 @@ def replica_promoted(stage: Stage) -> Iterator[float]:
     stage.servers.await_well()
 
 
-@fault("cluster", "all nodes are killed, and started again empty", forgets=1)
+@fault("cluster", forgets=1)
 def all_nodes_killed(stage: Stage) -> Iterator[float]:
+    """All nodes are killed, and started again empty."""
     for node in stage.servers.nodes:
         node.kill()
     yield 0.5
@@ -78,12 +82,9 @@ def _move(stage: Stage, slots: list[int], source: Server, target: Server) -> Ite
     yield 0.2
 
 
-@fault(
-    "cluster",
-    "all slots in use of a master are migrated with their keys: ASK, then MOVED; and back",
-    degraded=NONE,
-)
+@fault("cluster", degraded=NONE)
 def slots_migrated(stage: Stage) -> Iterator[float]:
+    """All slots in use of a master are migrated with their keys: ASK, then MOVED; and back."""
     source, target = _two_masters(stage)
     slots = stage.servers.slots_in_use(source)
     stage.notes["slots"] = len(slots)
@@ -92,12 +93,9 @@ def slots_migrated(stage: Stage) -> Iterator[float]:
     stage.servers.await_well()
 
 
-@fault(
-    "cluster",
-    "slots hang half-way, with every other key moved: TRYAGAIN for two keys together",
-    degraded=ANY,
-)
+@fault("cluster", degraded=ANY)
 def slots_half_way(stage: Stage) -> Iterator[float]:
+    """Slots hang half-way, with every other key moved: TRYAGAIN for two keys together."""
     source, target = _two_masters(stage)
     slots = stage.servers.slots_in_use(source)
     stage.servers.set_slots(slots, source, target, "MOVING")
@@ -110,8 +108,9 @@ def slots_half_way(stage: Stage) -> Iterator[float]:
     stage.servers.await_well()
 
 
-@fault("cluster+own", "five nodes join, get slots, lose them and leave", degraded=ANY)
+@fault("cluster+own", degraded=ANY)
 def nodes_come_and_go(stage: Stage) -> Iterator[float]:
+    """Five nodes join, get slots, lose them and leave."""
     cluster = stage.servers
     before = stage.worker.do("usage")
     most = before
@@ -154,8 +153,9 @@ def nodes_come_and_go(stage: Stage) -> Iterator[float]:
     stage.notes["descriptors before, most, after"] = [u["fds"] for u in (before, most, after)]
 
 
-@fault("cluster+own", "a node fails for good and is forgotten, its replica takes over", forgets=1)
+@fault("cluster+own", forgets=1)
 def node_leaves_the_map(stage: Stage) -> Iterator[float]:
+    """A node fails for good and is forgotten, its replica takes over."""
     cluster = stage.servers
     before = stage.worker.do("usage")
     victim = cluster.masters()[0]
@@ -180,12 +180,9 @@ def node_leaves_the_map(stage: Stage) -> Iterator[float]:
     stage.notes["threads before, after"] = [before["threads"], after["threads"]]
 
 
-@fault(
-    "cluster+own",
-    "no node answers when the limiter is made, so that it has no map; later all do",
-    processes=0,
-)
+@fault("cluster+own", processes=0)
 def map_unknown(stage: Stage) -> Iterator[float]:
+    """No node answers when the limiter is made, so that it has no map; later all do."""
     for node in stage.servers.nodes:
         node.signal(signal.SIGSTOP)
     stage.start().do("status")  # once it calls
@@ -195,8 +192,9 @@ def map_unknown(stage: Stage) -> Iterator[float]:
     stage.servers.await_well()
 
 
-@fault("cluster+own", "a third of the slots have no owner: CLUSTERDOWN for their keys")
+@fault("cluster+own")
 def slots_without_owner(stage: Stage) -> Iterator[float]:
+    """A third of the slots have no owner: CLUSTERDOWN for their keys."""
     master = stage.servers.masters()[0]
     slots = stage.servers.slots_of(master)
     for node in stage.servers.nodes:
@@ -208,8 +206,9 @@ def slots_without_owner(stage: Stage) -> Iterator[float]:
     stage.servers.await_well()
 
 
-@fault("cluster+own", "most masters are stopped, and a node wants a whole cluster: CLUSTERDOWN")
+@fault("cluster+own")
 def cluster_down(stage: Stage) -> Iterator[float]:
+    """Most masters are stopped, and a node wants a whole cluster: CLUSTERDOWN."""
     nodes = stage.servers.nodes
     for node in nodes:
         node.set(cluster_require_full_coverage="yes", cluster_replica_no_failover="yes")
@@ -224,16 +223,18 @@ def cluster_down(stage: Stage) -> Iterator[float]:
         node.set(cluster_require_full_coverage="no", cluster_replica_no_failover="no")
 
 
-@fault("cluster", "SCRIPT FLUSH on all nodes, ten times in a second", degraded=NONE)
+@fault("cluster", degraded=NONE)
 def scripts_flushed_everywhere(stage: Stage) -> Iterator[float]:
+    """SCRIPT FLUSH on all nodes, ten times in a second."""
     for _ in range(10):
         for node in stage.servers.nodes:
             node.do("SCRIPT", "FLUSH")
         yield 0.1
 
 
-@fault("cluster", "CLIENT KILL of all connections to all nodes, ten times", degraded=ANY)
+@fault("cluster", degraded=ANY)
 def all_connections_killed(stage: Stage) -> Iterator[float]:
+    """CLIENT KILL of all connections to all nodes, ten times."""
     for _ in range(10):
         for node in stage.servers.nodes:
             node.cut()

@@ -66,14 +66,18 @@ class Fault:
 _all: dict[str, Fault] = {}
 
 
-def fault(topology: str, says: str, *, group: str = "", **attributes: Any) -> Callable[[Act], Act]:
-    """Adds the decorated function, with dashes for its name, to the list of faults."""
+def fault(topology: str, *, group: str = "", **attributes: Any) -> Callable[[Act], Act]:
+    """Adds the decorated function to the list of faults, with dashes in its name.
+
+    What the fault does is the docstring of the function.
+    """
 
     def add(act: Act) -> Act:
         name = act.__name__.replace("_", "-")
         if name in _all:
             raise ValueError(f"two faults are called {name}")
         own_group = group or act.__module__.rpartition(".")[2].removesuffix("_faults")
+        says = " ".join((act.__doc__ or "").split()).removesuffix(".")
         _all[name] = Fault(name, own_group, says, act, topology, **attributes)
         return act
 

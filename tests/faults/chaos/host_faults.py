@@ -20,7 +20,7 @@ _EXIT_CAMPAIGN = Path(__file__).resolve().parents[1] / "exit_campaign.py"
 through_proxy(
     "fallback-shared-by-two-processes",
     "hole",
-    "two processes share one fallback in shared memory while nothing passes",
+    "Two processes share one fallback in shared memory while nothing passes",
     processes=2,
     shared_fallback=1,
     group="host",
@@ -29,20 +29,15 @@ through_proxy(
 through_proxy(
     "fallback-of-each-process",
     "hole",
-    "two processes, each with a fallback of its own, while nothing passes",
+    "Two processes, each with a fallback of its own, while nothing passes",
     processes=2,
     group="host",
 )
 
 
-@fault(
-    "standalone+proxy",
-    "one of two processes that share a fallback is killed with SIGKILL in an outage",
-    processes=2,
-    shared_fallback=1,
-    loses_calls=True,
-)
+@fault("standalone+proxy", processes=2, shared_fallback=1, loses_calls=True)
 def worker_killed(stage: Stage) -> Iterator[float]:
+    """One of two processes that share a fallback is killed with SIGKILL in an outage."""
     assert stage.proxy is not None
     stage.proxy.mode = "hole"
     yield 0.7
@@ -51,15 +46,9 @@ def worker_killed(stage: Stage) -> Iterator[float]:
     stage.proxy.heal()
 
 
-@fault(
-    "standalone",
-    "one of two processes is killed with SIGKILL while the server is well, and replaced",
-    processes=2,
-    shared_fallback=1,
-    loses_calls=True,
-    degraded=NONE,
-)
+@fault("standalone", processes=2, shared_fallback=1, loses_calls=True, degraded=NONE)
 def worker_replaced(stage: Stage) -> Iterator[float]:
+    """One of two processes is killed with SIGKILL while the server is well, and replaced."""
     yield 0.5
     stage.workers.pop().kill()
     yield 0.2
@@ -67,14 +56,9 @@ def worker_replaced(stage: Stage) -> Iterator[float]:
     yield 0.5
 
 
-@fault(
-    "standalone+proxy",
-    "the file of the shared fallback loses its name in an outage",
-    processes=2,
-    shared_fallback=1,
-    forgets=1,
-)
+@fault("standalone+proxy", processes=2, shared_fallback=1, forgets=1)
 def fallback_removed(stage: Stage) -> Iterator[float]:
+    """The file of the shared fallback loses its name in an outage."""
     assert stage.proxy is not None
     stage.proxy.mode = "hole"
     yield 0.5
@@ -83,14 +67,10 @@ def fallback_removed(stage: Stage) -> Iterator[float]:
     stage.proxy.heal()
 
 
-@fault(
-    "standalone",
-    "two versions on one shared memory: the file of another version is refused when a limiter is "
-    "made, and who has it open goes on",
-    shared_fallback=1,
-    degraded=NONE,
-)
+@fault("standalone", shared_fallback=1, degraded=NONE)
 def two_versions_on_one_file(stage: Stage) -> Iterator[float]:
+    """Two versions on one shared memory: the file of another version is refused when a limiter is
+    made, and who has it open goes on."""
     path = stage.directory / f"fallback-{stage.run}"
     ours = path.read_bytes()
     path.unlink()
@@ -118,13 +98,9 @@ def two_versions_on_one_file(stage: Stage) -> Iterator[float]:
     path.unlink()
 
 
-@fault(
-    "standalone+proxy",
-    "a process finds another boot id than the file of the shared fallback has, and replaces it",
-    shared_fallback=2,
-    forgets=1,
-)
+@fault("standalone+proxy", shared_fallback=2, forgets=1)
 def boot_id_changed(stage: Stage) -> Iterator[float]:
+    """A process finds another boot id than the file of the shared fallback has, and replaces it."""
     assert stage.proxy is not None
     shim = Shim(stage.directory, f"boot-{stage.run}", boot_id="another-boot")
     stage.stack.callback(shim.close)
@@ -160,14 +136,9 @@ time.sleep(float(sys.argv[2]))
 """
 
 
-@fault(
-    "standalone",
-    "20 processes end with daemon threads inside calls",
-    processes=0,
-    recovers=False,
-    degraded=ANY,
-)
+@fault("standalone", processes=0, recovers=False, degraded=ANY)
 def exits_in_calls(stage: Stage) -> Iterator[float]:
+    """20 processes end with daemon threads inside calls."""
     bad = []
     for first in range(0, 20, 2):
         made = [
@@ -189,14 +160,9 @@ def exits_in_calls(stage: Stage) -> Iterator[float]:
     yield 0.0
 
 
-@fault(
-    "host",
-    "processes end in every blocking call and state (tests/faults/exit_campaign.py)",
-    processes=0,
-    recovers=False,
-    degraded=ANY,
-)
+@fault("host", processes=0, recovers=False, degraded=ANY)
 def exits_of_all_kinds(stage: Stage) -> Iterator[float]:
+    """Processes end in every blocking call and state (tests/faults/exit_campaign.py)."""
     processes = os.environ.get("CHAOS_EXITS", "60")
     ran = subprocess.run(
         [sys.executable, str(_EXIT_CAMPAIGN), "--processes", processes],
@@ -237,14 +203,9 @@ print(json.dumps({"grown": most - first, "slowest": slowest, "keys": stats.keys}
 """
 
 
-@fault(
-    "host",
-    "a million random keys through a memory store for 100,000",
-    processes=0,
-    recovers=False,
-    degraded=ANY,
-)
+@fault("host", processes=0, recovers=False, degraded=ANY)
 def random_keys(stage: Stage) -> Iterator[float]:
+    """A million random keys through a memory store for 100,000."""
     keys = int(os.environ.get("CHAOS_KEYS", 1_000_000))
     ran = subprocess.run(
         [sys.executable, "-c", _RANDOM_KEYS, "memory://?capacity=100000", str(keys)],

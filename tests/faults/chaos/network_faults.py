@@ -33,47 +33,47 @@ def through_proxy(
         yield seconds
         stage.proxy.heal()
 
-    act.__name__ = name
+    act.__name__, act.__doc__ = name, says
     made: Act = act
-    fault(topology, says, group=group, **attributes)(made)
+    fault(topology, group=group, **attributes)(made)
 
 
-through_proxy("black-hole", "hole", "everything is taken, nothing is answered")
+through_proxy("black-hole", "hole", "Everything is taken, nothing is answered")
 through_proxy(
     "connects-then-silence",
     "hole",
-    "connections end; new ones are accepted, and never answered",
+    "Connections end; new ones are accepted, and never answered",
     cut=True,
     seconds=1.5,
 )
-through_proxy("dripping-replies", "drip", "replies come a byte at a time", degraded=ANY)
-through_proxy("dripping-requests", "split", "requests arrive a byte at a time", degraded=ANY)
-through_proxy("half-replies", "stall", "half of each reply comes, and no more")
-through_proxy("truncated-replies", "truncate", "half of a reply comes, then the connection ends")
-through_proxy("reset", "reset", "an RST in place of each reply")
-through_proxy("reset-within-a-request", "abort", "an RST after half of a request")
-through_proxy("closed", "close", "the connection ends in place of each reply")
-through_proxy("half-closed", "half-close", "the server's direction ends, requests are still taken")
+through_proxy("dripping-replies", "drip", "Replies come a byte at a time", degraded=ANY)
+through_proxy("dripping-requests", "split", "Requests arrive a byte at a time", degraded=ANY)
+through_proxy("half-replies", "stall", "Half of each reply comes, and no more")
+through_proxy("truncated-replies", "truncate", "Half of a reply comes, then the connection ends")
+through_proxy("reset", "reset", "An RST in place of each reply")
+through_proxy("reset-within-a-request", "abort", "An RST after half of a request")
+through_proxy("closed", "close", "The connection ends in place of each reply")
+through_proxy("half-closed", "half-close", "The server's direction ends, requests are still taken")
 through_proxy("garbage", "garbage", "HTTP in place of each reply", script_errors=True)
 through_proxy(
     "bits-flipped",
     "flip",
-    "one bit of each piece of a reply is flipped",
+    "One bit of each piece of a reply is flipped",
     degraded=ANY,
     script_errors=True,
 )
-through_proxy("endless-reply", "endless", "a reply of two thousand million bytes begins to come")
-through_proxy("huge-bulk", "huge-bulk", "a header that promises two thousand million bytes")
-through_proxy("huge-array", "huge-array", "a header that promises two thousand million elements")
+through_proxy("endless-reply", "endless", "A reply of two thousand million bytes begins to come")
+through_proxy("huge-bulk", "huge-bulk", "A header that promises two thousand million bytes")
+through_proxy("huge-array", "huge-array", "A header that promises two thousand million elements")
 through_proxy(
     "nested-reply",
     "forge",
-    "arrays nested 2,000 deep",
+    "Arrays nested 2,000 deep",
     forged=b"*1\r\n" * 2000 + b":1\r\n",
     script_errors=True,
 )
 through_proxy(
-    "empty-replies", "forge", "a null in place of each reply", forged=b"$-1\r\n", script_errors=True
+    "empty-replies", "forge", "A null in place of each reply", forged=b"$-1\r\n", script_errors=True
 )
 through_proxy(
     "replies-of-another-type",
@@ -85,7 +85,7 @@ through_proxy(
 through_proxy(
     "numbers-beyond-all-bounds",
     "forge",
-    "arrays of integers beyond 64 bits in place of each reply",
+    "Arrays of integers beyond 64 bits in place of each reply",
     forged=b"*2\r\n:99999999999999999999\r\n:-99999999999999999999\r\n",
     script_errors=True,
 )
@@ -99,56 +99,59 @@ through_proxy(
 through_proxy(
     "errors-without-a-name",
     "forge",
-    "an error that no server sends",
+    "An error that no server sends",
     forged=b"-\xff\xfe\r\n",
     script_errors=True,
 )
 through_proxy(
     "one-reply-too-many",
     "extra",
-    "each reply is followed by a :1",
+    "Each reply is followed by a :1",
     forged=b":1\r\n",
     script_errors=True,
 )
 through_proxy(
-    "replies-lost", "swallow", "one piece of the replies in ten is lost", script_errors=True
+    "replies-lost", "swallow", "One piece of the replies in ten is lost", script_errors=True
 )
 through_proxy(
-    "replies-swapped", "swap", "each two pieces of the replies change places", script_errors=True
+    "replies-swapped", "swap", "Each two pieces of the replies change places", script_errors=True
 )
 through_proxy(
     "replies-out-of-step",
     "shift",
-    "instead of each reply comes the one before it, as long as the connection lives",
+    "Instead of each reply comes the one before it, as long as the connection lives",
     script_errors=True,
 )
-through_proxy("replies-twice", "twice", "each reply comes twice", script_errors=True)
+through_proxy("replies-twice", "twice", "Each reply comes twice", script_errors=True)
 through_proxy(
     "slow-network", "lag", "30 ms to each reply, with a deadline of 50 ms", lag=0.03, degraded=ANY
 )
 through_proxy("too-slow-network", "lag", "80 ms to each reply, with a deadline of 50 ms", lag=0.08)
-through_proxy("latency-spikes", "spikes", "every tenth reply is 200 ms late", lag=0.2)
+through_proxy("latency-spikes", "spikes", "Every tenth reply is 200 ms late", lag=0.2)
 through_proxy("narrow-network", "choke", "2,000 bytes a second")
 
 
-@fault("standalone+proxy", "nobody listens, connections end: refused")
+@fault("standalone+proxy")
 def refused(stage: Stage) -> Iterator[float]:
+    """Nobody listens, connections end: refused."""
     assert stage.proxy is not None
     stage.proxy.refuse()
     yield 1.0
     stage.proxy.listen()
 
 
-@fault("standalone+proxy", "connections end every 50 ms", degraded=ANY)
+@fault("standalone+proxy", degraded=ANY)
 def connections_cut(stage: Stage) -> Iterator[float]:
+    """Connections end every 50 ms."""
     assert stage.proxy is not None
     for _ in range(20):
         stage.proxy.drop()
         yield 0.05
 
 
-@fault("standalone+proxy", "nothing passes for 80 ms out of each 160 ms", degraded=ANY)
+@fault("standalone+proxy", degraded=ANY)
 def flapping(stage: Stage) -> Iterator[float]:
+    """Nothing passes for 80 ms out of each 160 ms."""
     assert stage.proxy is not None
     for _ in range(8):
         stage.proxy.mode = "hole"
@@ -157,45 +160,43 @@ def flapping(stage: Stage) -> Iterator[float]:
         yield 0.08
 
 
-@fault("standalone+proxy", "nothing passes for 8 s: the breaker probes again and again")
-def long_outage(stage: Stage) -> Iterator[float]:
-    assert stage.proxy is not None
-    stage.proxy.mode = "hole"
-    yield 8.0
-    stage.proxy.heal()
-
-
-@fault("standalone+names", "connections end while the host's name does not resolve")
-def name_unknown_for_a_while(stage: Stage) -> Iterator[float]:
-    assert stage.clock is not None
-    stage.clock.names(FAILS)
-    stage.server.cut()
-    yield 1.2
-    stage.clock.names(RESOLVES)
-
-
-@fault("standalone+names", "connections end while the name server gives no answer")
-def name_server_silent(stage: Stage) -> Iterator[float]:
-    assert stage.clock is not None
-    stage.clock.names(HANGS)
-    stage.server.cut()
-    yield 1.5
-    stage.clock.names(RESOLVES)
-
-
-@fault("standalone+names", "the host's name never resolves, from the beginning", recovers=False)
-def name_unknown(stage: Stage) -> Iterator[float]:
-    assert stage.clock is not None
-    stage.clock.names(FAILS)
-    stage.server.cut()
-    yield 1.5
-
-
-@fault(
-    "standalone+proxy",
-    "a key that is used up is asked for all the time while nothing passes: refused in the process",
+through_proxy(
+    "long-outage", "hole", "Nothing passes for 8 s: the breaker probes again and again", seconds=8.0
 )
+
+
+def _names_fail(stage: Stage, how: int, seconds: float) -> Iterator[float]:
+    assert stage.clock is not None
+    stage.clock.names(how)
+    stage.server.cut()
+    yield seconds
+
+
+@fault("standalone+names")
+def name_unknown_for_a_while(stage: Stage) -> Iterator[float]:
+    """Connections end while the host's name does not resolve."""
+    yield from _names_fail(stage, FAILS, 1.2)
+    stage.clock.names(RESOLVES)
+
+
+@fault("standalone+names")
+def name_server_silent(stage: Stage) -> Iterator[float]:
+    """Connections end while the name server gives no answer."""
+    yield from _names_fail(stage, HANGS, 1.5)
+    stage.clock.names(RESOLVES)
+
+
+@fault("standalone+names", recovers=False)
+def name_unknown(stage: Stage) -> Iterator[float]:
+    """The host's name never resolves, from the beginning."""
+    yield from _names_fail(stage, FAILS, 1.5)
+
+
+@fault("standalone+proxy")
 def deny_cache_through_an_outage(stage: Stage) -> Iterator[float]:
+    """A key that is used up is asked for all the time while nothing passes: refused in the
+    process.
+    """
     assert stage.proxy is not None
     stage.worker.begin("flood_denied", seconds=1.6 * stage.pace.hold)
     yield 0.3

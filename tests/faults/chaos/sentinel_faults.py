@@ -15,8 +15,9 @@ def _follow(replica: Server) -> None:
     eventually(lambda: "master_link_status:up" in replica.info("replication"))
 
 
-@fault("sentinel", "the master is killed: fail-over to the replica", forgets=1)
+@fault("sentinel", forgets=1)
 def failover(stage: Stage) -> Iterator[float]:
+    """The master is killed: fail-over to the replica."""
     old = stage.servers.master()
     old.kill()
     yield 0.0
@@ -25,8 +26,9 @@ def failover(stage: Stage) -> Iterator[float]:
     _follow(old)
 
 
-@fault("sentinel", "SENTINEL FAILOVER demotes a master that is well", forgets=1, degraded=ANY)
+@fault("sentinel", forgets=1, degraded=ANY)
 def master_demoted(stage: Stage) -> Iterator[float]:
+    """SENTINEL FAILOVER demotes a master that is well."""
     old = stage.servers.master()
     # The replica has to be known as a good one again.
     eventually(lambda: stage.servers.sentinels[0].do("SENTINEL", "FAILOVER", "limits"))
@@ -35,12 +37,9 @@ def master_demoted(stage: Stage) -> Iterator[float]:
     _follow(old)
 
 
-@fault(
-    "sentinel",
-    "the master is stopped, replaced, and continues as if it still were the master",
-    forgets=2,
-)
+@fault("sentinel", forgets=2)
 def master_comes_back(stage: Stage) -> Iterator[float]:
+    """The master is stopped, replaced, and continues as if it still were the master."""
     old = stage.servers.master()
     old.signal(signal.SIGSTOP)
     yield 0.0
@@ -50,8 +49,9 @@ def master_comes_back(stage: Stage) -> Iterator[float]:
     _follow(old)
 
 
-@fault("sentinel", "all sentinels are killed; the master is well", degraded=NONE)
+@fault("sentinel", degraded=NONE)
 def sentinels_gone(stage: Stage) -> Iterator[float]:
+    """All sentinels are killed; the master is well."""
     for sentinel in stage.servers.sentinels:
         sentinel.kill()
     yield 1.0
@@ -59,8 +59,9 @@ def sentinels_gone(stage: Stage) -> Iterator[float]:
         sentinel.start()
 
 
-@fault("sentinel", "all sentinels are killed, and the connections to the master end")
+@fault("sentinel")
 def sentinels_gone_and_connections_cut(stage: Stage) -> Iterator[float]:
+    """All sentinels are killed, and the connections to the master end."""
     for sentinel in stage.servers.sentinels:
         sentinel.kill()
     stage.servers.servers[0].cut()
@@ -70,13 +71,9 @@ def sentinels_gone_and_connections_cut(stage: Stage) -> Iterator[float]:
         sentinel.start()
 
 
-@fault(
-    "sentinel",
-    "the first sentinel is stopped, and the connections to the master end",
-    degraded=ANY,
-    reconnects=0.5,
-)
+@fault("sentinel", degraded=ANY, reconnects=0.5)
 def first_sentinel_silent(stage: Stage) -> Iterator[float]:
+    """The first sentinel is stopped, and the connections to the master end."""
     master = stage.servers.master()
     stage.servers.sentinels[0].signal(signal.SIGSTOP)
     master.cut()
@@ -84,8 +81,9 @@ def first_sentinel_silent(stage: Stage) -> Iterator[float]:
     stage.servers.sentinels[0].signal(signal.SIGCONT)
 
 
-@fault("sentinel", "no sentinel knows the name of the service", recovers=False, processes=0)
+@fault("sentinel", recovers=False, processes=0)
 def wrong_service(stage: Stage) -> Iterator[float]:
+    """No sentinel knows the name of the service."""
     stage.uri = stage.uri.replace("/limits/", "/others/")
     stage.start().do("status")  # once it calls
     yield 1.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import trustme
@@ -20,26 +21,30 @@ def _shown(stage: Stage, name: str) -> Iterator[float]:
     stage.servers.use("renewed")
 
 
-@fault("tls", "the certificate expires, connections end; then it is renewed")
+@fault("tls")
 def certificate_expired(stage: Stage) -> Iterator[float]:
+    """The certificate expires, connections end; then it is renewed."""
     stage.servers.certify("expired", expired=True)
     yield from _shown(stage, "expired")
 
 
-@fault("tls", "the certificate is one of a foreign authority, then one of ours again")
+@fault("tls")
 def certificate_foreign(stage: Stage) -> Iterator[float]:
+    """The certificate is one of a foreign authority, then one of ours again."""
     stage.servers.certify("foreign", authority=trustme.CA())
     yield from _shown(stage, "foreign")
 
 
-@fault("tls", "the certificate is one of another host, then one of this host again")
+@fault("tls")
 def certificate_of_another_host(stage: Stage) -> Iterator[float]:
+    """The certificate is one of another host, then one of this host again."""
     stage.servers.certify("another", "another.example")
     yield from _shown(stage, "another")
 
 
-@fault("tls", "the certificate is renewed three times, connections end each time", degraded=ANY)
+@fault("tls", degraded=ANY)
 def certificate_renewed(stage: Stage) -> Iterator[float]:
+    """The certificate is renewed three times, connections end each time."""
     for number in range(3):
         stage.servers.certify(f"again-{number}")
         stage.servers.use(f"again-{number}")
@@ -47,16 +52,18 @@ def certificate_renewed(stage: Stage) -> Iterator[float]:
         yield 0.3
 
 
-@fault("tls", "the server wants certificates of its clients, which have none")
+@fault("tls")
 def client_certificate_demanded(stage: Stage) -> Iterator[float]:
+    """The server wants certificates of its clients, which have none."""
     stage.server.set(tls_auth_clients="yes")
     stage.server.cut()
     yield 1.0
     stage.server.set(tls_auth_clients="no")
 
 
-@fault("tls+proxy", "plain text answers at the port of TLS")
+@fault("tls+proxy")
 def plain_text(stage: Stage) -> Iterator[float]:
+    """Plain text answers at the port of TLS."""
     assert stage.proxy is not None
     stage.proxy.target = stage.server.port
     stage.proxy.drop()
@@ -64,45 +71,21 @@ def plain_text(stage: Stage) -> Iterator[float]:
     stage.proxy.target = stage.servers.port
 
 
-through_proxy(
+over_tls = functools.partial(through_proxy, group="tls", topology="tls+proxy")
+
+over_tls(
     "handshake-hangs",
     "hole",
-    "connections end, new ones are accepted, and the handshake gets no answer",
+    "Connections end, new ones are accepted, and the handshake gets no answer",
     cut=True,
     seconds=1.5,
-    group="tls",
-    topology="tls+proxy",
 )
-through_proxy(
-    "tls-dripping",
-    "drip",
-    "replies and handshakes come a byte at a time",
-    degraded=ANY,
-    group="tls",
-    topology="tls+proxy",
-)
-through_proxy(
-    "tls-bits-flipped",
-    "flip",
-    "a bit of each record of the server is flipped",
-    group="tls",
-    topology="tls+proxy",
-)
-through_proxy(
+over_tls("tls-dripping", "drip", "Replies and handshakes come a byte at a time", degraded=ANY)
+over_tls("tls-bits-flipped", "flip", "A bit of each record of the server is flipped")
+over_tls(
     "tls-cut-mid-record",
     "truncate",
-    "half of each record comes, then the connection ends without a close_notify",
-    group="tls",
-    topology="tls+proxy",
+    "Half of each record comes, then the connection ends without a close_notify",
 )
-through_proxy(
-    "tls-garbage",
-    "garbage",
-    "HTTP in place of records",
-    group="tls",
-    topology="tls+proxy",
-)
-through_proxy(
-    "tls-black-hole", "hole", "everything is taken, nothing comes", group="tls",
-    topology="tls+proxy",
-)  # fmt: skip
+over_tls("tls-garbage", "garbage", "HTTP in place of records")
+over_tls("tls-black-hole", "hole", "Everything is taken, nothing comes")

@@ -33,11 +33,15 @@ ENHANCE_YOUR_CALM = 11
 _faults: dict[str, Fault] = {}
 
 
-def fault(says: str, **attributes: Any) -> Callable[[Callable[[Stage], None]], Any]:
-    """Adds the decorated function to the list of faults. Its fault has dashes in its name."""
+def fault(**attributes: Any) -> Callable[[Callable[[Stage], None]], Any]:
+    """Adds the decorated function to the list of faults, with dashes in its name.
+
+    What the fault does is the docstring of the function.
+    """
 
     def add(act: Callable[[Stage], None]) -> Callable[[Stage], None]:
         name = act.__name__.replace("_", "-")
+        says = " ".join((act.__doc__ or "").split()).removesuffix(".")
         _faults[name] = Fault(name, says, act, **attributes)
         return act
 
@@ -51,8 +55,9 @@ def all_faults() -> dict[str, Fault]:
 # ------------------------------------------------------------- servers behind it
 
 
-@fault("Redis is killed, and started again with its data", degraded=SOME)
+@fault(degraded=SOME)
 def redis_killed(stage: Stage) -> None:
+    """Redis is killed, and started again with its data."""
     stage.redis.kill()
     time.sleep(stage.pace.hold)
     status, body = stage.service.get("/readyz")
@@ -62,8 +67,9 @@ def redis_killed(stage: Stage) -> None:
     stage.redis.start()
 
 
-@fault("Redis is killed, and started again empty", degraded=SOME)
+@fault(degraded=SOME)
 def redis_emptied(stage: Stage) -> None:
+    """Redis is killed, and started again empty."""
     stage.load.command("forget on")
     stage.redis.kill()
     shutil.rmtree(stage.redis.path.parent / "appendonlydir")
@@ -72,8 +78,9 @@ def redis_emptied(stage: Stage) -> None:
     stage.load.command("forget off")
 
 
-@fault("Redis is stopped, and continued: its connections stay open", degraded=SOME)
+@fault(degraded=SOME)
 def redis_stopped(stage: Stage) -> None:
+    """Redis is stopped, and continued: its connections stay open."""
     stage.redis.signal(signal.SIGSTOP)
     try:
         # The pause is longer than the time-out of a call.
@@ -82,16 +89,18 @@ def redis_stopped(stage: Stage) -> None:
         stage.redis.signal(signal.SIGCONT)
 
 
-@fault("all connections to Redis are killed, again and again", degraded=ANY)
+@fault(degraded=ANY)
 def redis_connections_killed(stage: Stage) -> None:
+    """All connections to Redis are killed, again and again."""
     deadline = time.monotonic() + stage.pace.hold
     while time.monotonic() < deadline:
         stage.redis.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         time.sleep(0.05)
 
 
-@fault("PostgreSQL is killed, and started again: history goes on")
+@fault()
 def postgres_killed(stage: Stage) -> None:
+    """PostgreSQL is killed, and started again: history goes on."""
     stage.postgres.kill()
     time.sleep(stage.pace.hold)
     stage.expect(stage.service.probe()["limit"], "no check was answered without PostgreSQL")
@@ -107,8 +116,9 @@ def postgres_killed(stage: Stage) -> None:
 # ------------------------------------------------------------------ files, signals
 
 
-@fault("valid rules, again and again, each by SIGHUP")
+@fault()
 def sighup_valid(stage: Stage) -> None:
+    """Valid rules, again and again, each by SIGHUP."""
     deadline = time.monotonic() + stage.pace.hold
     while time.monotonic() < deadline:
         stage.service.probe_limit += 1
@@ -130,8 +140,10 @@ BROKEN = [
 ]
 
 
-@fault("rules that are broken in six ways, by SIGHUP: the old ones stay")
+@fault()
 def sighup_broken(stage: Stage) -> None:
+    """Rules that are broken in six ways, by SIGHUP: the old ones stay."""
+
     def refused() -> int:
         return stage.service.count("rules_refused") + stage.service.count("rules_failures")
 
@@ -185,18 +197,22 @@ def _send_pieces(stage: Stage, whole: Callable[[random.Random], bytes]) -> None:
         time.sleep(stage.pace.hold)
 
 
-@fault("clients of HTTP/1.1 are cut within a request or before its answer")
+@fault()
 def cut_within_http1(stage: Stage) -> None:
+    """Clients of HTTP/1.1 are cut within a request or before its answer."""
     _send_pieces(stage, lambda _: HTTP1 * 2)
 
 
-@fault("clients of HTTP/2 are cut within a frame or before their answers")
+@fault()
 def cut_within_http2(stage: Stage) -> None:
+    """Clients of HTTP/2 are cut within a frame or before their answers."""
     _send_pieces(stage, _http2_session)
 
 
-@fault("bits of valid connections are flipped")
+@fault()
 def garbled(stage: Stage) -> None:
+    """Bits of valid connections are flipped."""
+
     def garble(generator: random.Random) -> bytes:
         data = bytearray(generator.choice([HTTP1 * 2, _http2_session(generator)]))
         for _ in range(generator.randrange(1, 6)):
@@ -206,8 +222,9 @@ def garbled(stage: Stage) -> None:
     _send_pieces(stage, garble)
 
 
-@fault("requests that come a byte at a time, and never end")
+@fault()
 def trickled(stage: Stage) -> None:
+    """Requests that come a byte at a time, and never end."""
     timeouts = stage.service.count("front_timeouts_request")
     sessions = [HTTP1, frames.opening() + frames.frame(frames.HEADERS, 0, 1, b"\x82")]
     socks = [(connect(stage.service.checks), sessions[i % 2]) for i in range(40)]
@@ -232,8 +249,9 @@ def trickled(stage: Stage) -> None:
 # -------------------------------------------------------------- many and slow clients
 
 
-@fault("connections that ask and never read an answer")
+@fault()
 def slow_readers(stage: Stage) -> None:
+    """Connections that ask and never read an answer."""
     slow = stage.service.count("front_slow_readers")
     fields = frames.block(STATUS)
     streams = b"".join(frames.request(stream, fields) for stream in range(1, 200, 2))
@@ -258,8 +276,9 @@ def slow_readers(stage: Stage) -> None:
             sock.close()
 
 
-@fault("thousands of connections that are open and do nothing")
+@fault()
 def idle_connections(stage: Stage) -> None:
+    """Thousands of connections that are open and do nothing."""
     count = stage.pace.connections
     socks: list[socket.socket] = []
     try:
@@ -321,8 +340,9 @@ def _calmed(flood: Flood) -> bool:
     return frames.goaway_code(flood.received) in (ENHANCE_YOUR_CALM, None)
 
 
-@fault("HTTP/2 rapid reset (CVE-2023-44487): streams opened and reset at once")
+@fault()
 def rapid_reset(stage: Stage) -> None:
+    """HTTP/2 rapid reset (CVE-2023-44487): streams opened and reset at once."""
     floods = stage.service.count("front_floods")
     fields = frames.block(STATUS)
 
@@ -337,8 +357,9 @@ def rapid_reset(stage: Stage) -> None:
     stage.expect(stage.service.count("front_floods") > floods, "no flood was counted")
 
 
-@fault("streams that the client makes the server reset, by windows that overflow")
+@fault()
 def made_to_reset(stage: Stage) -> None:
+    """Streams that the client makes the server reset, by windows that overflow."""
     fields = frames.block(STATUS)
     overflow = struct.pack(">I", 2**31 - 1)
 
@@ -352,8 +373,10 @@ def made_to_reset(stage: Stage) -> None:
     _flood(stage, "made to reset", frames.opening(), parts, _calmed)
 
 
-@fault("CONTINUATION frames without an end")
+@fault()
 def continuation_flood(stage: Stage) -> None:
+    """CONTINUATION frames without an end."""
+
     def parts() -> Any:
         yield frames.frame(frames.HEADERS, 0, 1, frames.block(STATUS))
         piece = frames.block("/", more=[("x-flood", "y" * 8000)], huffman=False)[10:]
@@ -363,8 +386,9 @@ def continuation_flood(stage: Stage) -> None:
     _flood(stage, "CONTINUATION", frames.opening(), parts, lambda _: True)
 
 
-@fault("PING, SETTINGS, PRIORITY and empty DATA without an end")
+@fault()
 def control_flood(stage: Stage) -> None:
+    """PING, SETTINGS, PRIORITY and empty DATA without an end."""
     kinds = [
         frames.frame(frames.PING, 0, 0, bytes(8)),
         frames.frame(frames.SETTINGS, 0, 0),
@@ -380,8 +404,9 @@ def control_flood(stage: Stage) -> None:
     _flood(stage, "control frames", frames.opening(), parts, _calmed)
 
 
-@fault("headers of HTTP/1.1 without an end, in number and in length")
+@fault()
 def header_flood_http1(stage: Stage) -> None:
+    """Headers of HTTP/1.1 without an end, in number and in length."""
     begin = b"GET / HTTP/1.1\r\nHost: soak\r\n"
     turns = itertools.cycle([b"X-Flood: y\r\n" * 1000, b"y" * 16_384])
 
@@ -398,8 +423,9 @@ def header_flood_http1(stage: Stage) -> None:
     _flood(stage, "headers", b"", parts, is_refused)
 
 
-@fault("blocks of headers that grow when they are unpacked (HPACK bombs)")
+@fault()
 def header_flood_http2(stage: Stage) -> None:
+    """Blocks of headers that grow when they are unpacked (HPACK bombs)."""
     # One field enters the dynamic table, and is repeated with one byte each.
     field = b"\x40\x01x" + b"\x7f\xa1\x1e" + b"y" * 4000
     bomb = frames.block(STATUS) + field + b"\xbe" * 8000
@@ -411,8 +437,9 @@ def header_flood_http2(stage: Stage) -> None:
     _flood(stage, "unpacked headers", frames.opening(), parts, _calmed)
 
 
-@fault("bodies that are too long, messages that are malformed, in thousands")
+@fault()
 def malformed(stage: Stage) -> None:
+    """Bodies that are too long, messages that are malformed, in thousands."""
     numbers = itertools.count()
 
     def act(over: threading.Event) -> None:
