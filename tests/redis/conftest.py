@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Callable
 
 import pytest
 from polling import eventually
@@ -40,9 +42,8 @@ def server(shared_server: RedisServer) -> RedisServer:
 @pytest.fixture
 def proxy(server: RedisServer) -> Iterator[Proxy]:
     """What stands between a client and `server`, to do to connections what networks do."""
-    proxy = Proxy(server.port)
-    yield proxy
-    proxy.close()
+    with closing(Proxy(server.port)) as proxy:
+        yield proxy
 
 
 @pytest.fixture
@@ -50,6 +51,13 @@ def own_server(server_directory: Path) -> Iterator[RedisServer]:
     """A server that the test may do anything to."""
     with RedisServer(server_directory) as server:
         yield server
+
+
+@pytest.fixture
+def start(server_directory: Path) -> Iterator[Callable[..., RedisServer]]:
+    """Starts servers with the arguments that it is called with; they end with the test."""
+    with ExitStack() as servers:
+        yield lambda *arguments: servers.enter_context(RedisServer(server_directory, *arguments))
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import tidegate as tg
+from polling import eventually
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
 
@@ -36,10 +36,7 @@ class Line:
         self.is_cut = False
 
     def _wait_until_degraded(self, wanted: bool) -> None:
-        deadline = time.monotonic() + 60
-        while self.scout.hit("scout").degraded is not wanted:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        eventually(lambda: self.scout.hit("scout").degraded is wanted, 60)
 
 
 class Direct:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import tidegate
@@ -26,6 +28,19 @@ def asked_meanwhile(server: RedisServer, action: Callable[[], object]) -> int:
     before = scripts_run(server)
     action()
     return scripts_run(server) - before
+
+
+@contextlib.contextmanager
+def on_both_stores(
+    server: RedisServer, limits: Any, clock: tidegate.ManualClock
+) -> Iterator[tuple[tidegate.Limiter, tidegate.Limiter]]:
+    """A limiter on `server`, which repeats refusals, and one in memory, which does not."""
+    uri = server.uri(f"{GIVEN_TIME}&deny_cache_max=3600")
+    with (
+        tidegate.Limiter(limits, storage=uri, clock=clock) as shared,
+        tidegate.Limiter(limits, clock=clock) as memory,
+    ):
+        yield shared, memory
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -125,11 +140,7 @@ def test_retry_after_is_exact(server: RedisServer, algorithm: str, text: str) ->
     """Law 2, with numbers from the cache: after it the call passes, a nanosecond before not."""
     limit = tidegate.Limit(text, algorithm=algorithm)
     clock = tidegate.ManualClock(START)
-    uri = server.uri(f"{GIVEN_TIME}&deny_cache_max=3600")
-    with (
-        tidegate.Limiter(limit, storage=uri, clock=clock) as shared,
-        tidegate.Limiter(limit, clock=clock) as memory,
-    ):
+    with on_both_stores(server, limit, clock) as (shared, memory):
         for turn in range(30):
             while memory.hit("k"):
                 assert shared.hit("k")
@@ -161,11 +172,7 @@ def test_retry_after_is_exact(server: RedisServer, algorithm: str, text: str) ->
 def test_a_repeated_refusal_of_a_plan_names_the_same_limit(server: RedisServer) -> None:
     plan = ["5/hour", tidegate.Limit("2/hour", algorithm="fixed-window"), "100/day"]
     clock = tidegate.ManualClock(START)
-    uri = server.uri(f"{GIVEN_TIME}&deny_cache_max=3600")
-    with (
-        tidegate.Limiter(plan, storage=uri, clock=clock) as shared,
-        tidegate.Limiter(plan, clock=clock) as memory,
-    ):
+    with on_both_stores(server, plan, clock) as (shared, memory):
         for step in range(200):
             clock.advance_ns(step * 1_000_000_007 % 97_000_000_000)
             # Keys that share a place in the cache may never be found there: not all of these do.
@@ -182,11 +189,7 @@ def test_a_repeated_refusal_of_a_plan_names_the_same_limit(server: RedisServer) 
 def test_costs_differ(server: RedisServer, algorithm: str) -> None:
     limit = tidegate.Limit("10/hour", algorithm=algorithm)
     clock = tidegate.ManualClock(START)
-    uri = server.uri(f"{GIVEN_TIME}&deny_cache_max=3600")
-    with (
-        tidegate.Limiter(limit, storage=uri, clock=clock) as shared,
-        tidegate.Limiter(limit, clock=clock) as memory,
-    ):
+    with on_both_stores(server, limit, clock) as (shared, memory):
         for cost in [7, 5, 4, 3, 3, 2, 1, 1, 11, 1, 10, 1, 2]:
             clock.advance_ns(1000)
             assert shared.hit("k", cost) == memory.hit("k", cost), cost

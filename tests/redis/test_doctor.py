@@ -6,7 +6,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +34,6 @@ def doctor(capsys: pytest.CaptureFixture[str]) -> Doctor:
         return code, report
 
     return examine
-
-
-@pytest.fixture
-def start(server_directory: Path) -> Iterator[Start]:
-    servers = []
-
-    def begin(*arguments: str) -> RedisServer:
-        server = RedisServer(server_directory, *arguments)
-        servers.append(server)
-        server.start()
-        return server
-
-    yield begin
-    for server in servers:
-        server.kill()
 
 
 def said(report: dict[str, Any], level: str, topic: str) -> str:

@@ -38,6 +38,17 @@ def hits_of(limiter: tidegate.Limiter, is_async: bool) -> Iterator[Hit]:
         )
 
 
+@contextlib.contextmanager
+def limited_through_proxy(
+    server: RedisServer, options: str
+) -> Iterator[tuple[IdleProxy, tidegate.Limiter]]:
+    """A limiter, and the proxy between it and `server`."""
+    with contextlib.closing(IdleProxy(server.port)) as proxy:
+        uri = f"redis://127.0.0.1:{proxy.port}?{options}"
+        with tidegate.Limiter("100/hour", storage=uri) as limiter:
+            yield proxy, limiter
+
+
 def end_connections(server: RedisServer, name: str) -> None:
     """The server ends the connections of that client, which learns it before this returns."""
     lines = server.command("CLIENT", "LIST").decode().splitlines()
@@ -103,10 +114,7 @@ def test_a_proxy_that_closed_an_idle_connection(
     server: RedisServer, is_async: bool, how: str
 ) -> None:
     with (
-        contextlib.closing(IdleProxy(server.port)) as proxy,
-        tidegate.Limiter(
-            "100/hour", storage=f"redis://127.0.0.1:{proxy.port}?{PATIENT}"
-        ) as limiter,
+        limited_through_proxy(server, PATIENT) as (proxy, limiter),
         hits_of(limiter, is_async) as hit,
     ):
         for number in range(1, 31):
@@ -120,12 +128,7 @@ def test_a_proxy_that_closed_an_idle_connection(
 def test_an_end_behind_a_reply_that_came_too_late(server: RedisServer) -> None:
     """A request that its caller gave up keeps nobody from noticing the end."""
     options = "timeout=0.2&connect_timeout=20&breaker_failures=100"
-    with (
-        contextlib.closing(IdleProxy(server.port)) as proxy,
-        tidegate.Limiter(
-            "100/hour", storage=f"redis://127.0.0.1:{proxy.port}?{options}"
-        ) as limiter,
-    ):
+    with limited_through_proxy(server, options) as (proxy, limiter):
         eventually(lambda: not limiter.peek("k").degraded)
         proxy.mode = "hole"
         assert limiter.hit("k").degraded
@@ -140,12 +143,7 @@ def test_an_end_behind_a_reply_that_came_too_late(server: RedisServer) -> None:
 def test_what_was_not_written_goes_to_the_next_connection(server: RedisServer) -> None:
     """A proxy stops to read, and then ends the connection: part of the requests never left."""
     total = 60_000
-    with (
-        contextlib.closing(IdleProxy(server.port)) as proxy,
-        tidegate.Limiter(
-            "100/hour", storage=f"redis://127.0.0.1:{proxy.port}?{PATIENT}&breaker_failures=1000"
-        ) as limiter,
-    ):
+    with limited_through_proxy(server, f"{PATIENT}&breaker_failures=1000") as (proxy, limiter):
         # Fewer than half of the calls fail, and fewer than 1,000 in a row: the breaker is closed.
         assert all(limiter.hit_many([f"before {number}" for number in range(2000)]))
         assert limiter.stats().degraded == 0
@@ -167,12 +165,7 @@ def test_what_was_not_written_goes_to_the_next_connection(server: RedisServer) -
 def test_sparse_calls_through_a_proxy_with_an_idle_timeout(
     server: RedisServer, seconds: float
 ) -> None:
-    with (
-        contextlib.closing(IdleProxy(server.port)) as proxy,
-        tidegate.Limiter(
-            "100/hour", storage=f"redis://127.0.0.1:{proxy.port}?{PATIENT}"
-        ) as limiter,
-    ):
+    with limited_through_proxy(server, PATIENT) as (proxy, limiter):
         for number in range(1, 9):
             assert limiter.hit("k").remaining == 100 - number
             assert proxy.connections == number

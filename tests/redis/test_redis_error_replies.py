@@ -7,13 +7,13 @@ import logging
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 import tidegate
+from polling import eventually
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
 from tidegate.limiter.storage.uri import open_store
@@ -65,41 +65,11 @@ class Watched:
         assert self.script_errors == []
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def config(server: RedisServer, name: str, value: str) -> None:
     assert server.command("CONFIG", "SET", name, value) == b"+OK\r\n"
 
 
 Start = Callable[..., RedisServer]
-
-
-@contextmanager
-def starting(directory: Path) -> Iterator[Start]:
-    servers = []
-
-    def started(*arguments: str) -> RedisServer:
-        server = RedisServer(directory, *arguments)
-        servers.append(server)
-        server.start()
-        return server
-
-    try:
-        yield started
-    finally:
-        for server in servers:
-            server.kill()
-
-
-@pytest.fixture
-def start(server_directory: Path) -> Iterator[Start]:
-    with starting(server_directory) as started:
-        yield started
 
 
 # ------------------------------------------------- the server cannot serve the call
@@ -239,16 +209,13 @@ def test_a_server_without_room_for_clients_is_named(start: Start, way: str) -> N
 @pytest.mark.skipif(sys.platform != "linux", reason="needs 127.0.0.2")
 def test_protected_mode_is_named(start: Start) -> None:
     server = start("--protected-mode", "yes")
-    proxy = Proxy(server.port, source="127.0.0.2")
-    try:
+    with closing(Proxy(server.port, source="127.0.0.2")) as proxy:
         with socket.create_connection(("127.0.0.1", proxy.port)) as stranger:
             stranger.sendall(b"PING\r\n")
             if not stranger.recv(100).startswith(b"-DENIED"):
                 pytest.skip("for this version 127.0.0.2 is no stranger, or --bind ends protection")
         with Watched("1000/day", f"redis://127.0.0.1:{proxy.port}?{PATIENT}") as watched:
             watched.assert_it_is_a_failure("DENIED", "sync")
-    finally:
-        proxy.close()
 
 
 # ------------------------------------------------------------- logins, permissions
@@ -333,8 +300,10 @@ def test_a_cluster_that_is_down_opens_the_breaker(start: Start) -> None:
 @pytest.fixture(scope="module")
 def nodes(server_directory: Path) -> Iterator[tuple[RedisServer, RedisServer]]:
     """A node that has all slots, and one that has none."""
-    with starting(server_directory) as start:
-        owner, other = (start("--cluster-enabled", "yes") for _ in range(2))
+    with (
+        RedisServer(server_directory, "--cluster-enabled", "yes") as owner,
+        RedisServer(server_directory, "--cluster-enabled", "yes") as other,
+    ):
         owner.command("CLUSTER", "ADDSLOTS", *map(str, range(16384)))
         owner.command("CLUSTER", "MEET", "127.0.0.1", str(other.port))
         for node in (owner, other):
