@@ -15,72 +15,30 @@ import tidegate as tg
 pytest.importorskip("django")
 
 import django
-from django.conf import settings
-
-if not settings.configured:
-    settings.configure()
-
-from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.core import checks
 from django.core.asgi import get_asgi_application
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.http import Http404, HttpResponse, StreamingHttpResponse
-from django.test import AsyncClient, override_settings
-from django.test import Client as DjangoClient
+from django.test import override_settings
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
+from django_project import AUTHENTICATION, MIDDLEWARE, ProjectClient, page, project
 from tidegate.django import RateLimitMiddleware, SettingsError, rate_limit
 from tidegate.web.frameworks import django_views
 
 of_django = rate_limit
 NOW = 1_700_000_000 * 10**9
-MIDDLEWARE = "tidegate.django.RateLimitMiddleware"
-AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
-
-
-@contextlib.contextmanager
-def project(clock, urls=(), middleware=(MIDDLEWARE,), **tidegate):
-    """Sets up a project of these views, with its own counts."""
-    tidegate.setdefault("STORAGE", tg.Limiter("1/second").storage)
-    tidegate.setdefault("CLOCK", clock)
-    with override_settings(
-        ALLOWED_HOSTS=["*"],
-        ROOT_URLCONF=(path("page/<str:rest>", page), *urls),
-        MIDDLEWARE=list(middleware),
-        DEBUG_PROPAGATE_EXCEPTIONS=False,
-        TIDEGATE=tidegate,
-    ):
-        yield
-
-
-def page(request, rest=""):
-    return HttpResponse("page")
 
 
 async def page_later(request):
     return HttpResponse("page")
 
 
-class Both:
-    """Wraps Django's two test clients in one interface."""
-
-    def __init__(self, kind):
-        self.is_async = kind == "async"
-
-    def __call__(self, path, method="get", **options):
-        # A client keeps its loaded middleware.
-        client = AsyncClient if self.is_async else DjangoClient
-        send = getattr(client(raise_request_exception=False), method)
-        return async_to_sync(send)(path, **options) if self.is_async else send(path, **options)
-
-    def statuses(self, *paths, **options):
-        return [self(path, **options).status_code for path in paths]
-
-
 @pytest.fixture(params=["sync", "async"])
 def ask(request):
-    return Both(request.param)
+    return ProjectClient(request.param)
 
 
 def test_a_project_has_one_count_for_each_client(clock, ask):
@@ -370,12 +328,12 @@ def test_limits_can_be_disabled(clock, ask):
 
 
 def test_async_functions_are_awaited(clock):
-    later = Both("async")
+    later = ProjectClient("async")
     with project(clock, LIMIT="1/minute", KEY=key_later):
         assert later.statuses("/page/1", "/page/2") == [200, 429]
         # The test client without a loop loads the middleware for WSGI.
         with pytest.raises(ImproperlyConfigured, match="KEY is the async function"):
-            Both("sync")("/page/1")
+            ProjectClient("sync")("/page/1")
 
 
 def test_the_view_finds_the_decision(clock, ask):
@@ -465,7 +423,7 @@ def test_invalid_decorators_are_refused(clock):
             with pytest.raises(tg.ConfigurationError, match="expected"):
                 rate_limit("5/minute", **options)(page)
         with pytest.raises(tg.ArgumentTypeError, match=r"django\.views\.View"):
-            rate_limit("5/minute")(Both)
+            rate_limit("5/minute")(ProjectClient)
 
 
 PROJECT = """

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 
 import pytest
-import tidegate as tg
 
 pytest.importorskip("django")
 
-from django.conf import settings
-
-if not settings.configured:
-    settings.configure()
-
-from asgiref.sync import async_to_sync
 from django.core import checks
 from django.http import HttpResponse
-from django.test import AsyncClient, override_settings
 from django.test import Client as DjangoClient
+from django.test import override_settings
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
+from django_project import AUTHENTICATION, MIDDLEWARE, ProjectClient, page, project
 from tidegate.django import SettingsError, rate_limit
 from tidegate.load import LoadShedding
 from tidegate.rules import RuleSet, Tiers
 
 NOW = 1_700_000_000 * 10**9
-MIDDLEWARE = "tidegate.django.RateLimitMiddleware"
-AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 USERS = {"rules": [{"id": "users", "by": "user", "limit": "5/minute"}]}
 
 
@@ -42,43 +33,14 @@ async def later_user_of(request):
     return request.META.get("HTTP_X_USER")
 
 
-def page(request, rest=""):
-    return HttpResponse("page")
-
-
-class Ask:
-    """Wraps Django's two test clients in one interface."""
-
-    def __init__(self, kind):
-        self.is_async = kind == "async"
-
+class Ask(ProjectClient):
     def __call__(self, path, user="42"):
-        client = AsyncClient if self.is_async else DjangoClient
-        send = client(raise_request_exception=False).get
-        options = {"headers": {"X-User": user}}
-        return async_to_sync(send)(path, **options) if self.is_async else send(path, **options)
-
-    def statuses(self, *paths, **options):
-        return [self(path, **options).status_code for path in paths]
+        return super().__call__(path, headers={"X-User": user})
 
 
 @pytest.fixture(params=["sync", "async"])
 def ask(request):
     return Ask(request.param)
-
-
-@contextlib.contextmanager
-def project(clock, urls=(), **tidegate):
-    """Sets up a project with these views and settings, and its own counts."""
-    tidegate.setdefault("STORAGE", tg.Limiter("1/second").storage)
-    tidegate.setdefault("CLOCK", clock)
-    with override_settings(
-        ALLOWED_HOSTS=["*"],
-        ROOT_URLCONF=(path("page/<str:rest>", page), *urls),
-        MIDDLEWARE=[MIDDLEWARE],
-        TIDEGATE=tidegate,
-    ):
-        yield
 
 
 def by_user(**more):
