@@ -145,8 +145,8 @@ bool IsOwn(const Limit& limit, const CellState& state, int64_t now_ns) {
          state.w1 - BitsAboveFraction(limit) < static_cast<uint64_t>(limit.denominator());
 }
 
-Decision StepWithId(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
-                    CellState* next) {
+__attribute__((noinline)) Decision StepWithId(const Limit& limit, const CellState& state,
+                                              int64_t now_ns, int64_t cost, CellState* next) {
   BucketOutcome outcome;
   if (limit.burst() > 0 && IsOwn(limit, state, now_ns)) [[likely]] {
     const uint64_t above = BitsAboveFraction(limit);
@@ -182,10 +182,12 @@ __attribute__((always_inline)) inline Decision StepPlain(const Limit& limit, con
   return MakeDecision(limit, outcome);
 }
 
-__attribute__((noinline)) Decision StepAnyBucket(const Limit& limit, const CellState& state,
-                                                 int64_t now_ns, int64_t cost, CellState* next) {
-  if (limit.keeps_count()) return StepWithId(limit, state, now_ns, cost, next);
-  if (limit.burst() == 0) return StepBlocking(limit, state, now_ns, next);
+__attribute__((noinline)) Decision StepUnit(const Limit& limit, const CellState& state,
+                                            int64_t now_ns, CellState* next) {
+  return StepPlain(limit, state, now_ns, /*cost=*/1, next);
+}
+__attribute__((noinline)) Decision StepUnits(const Limit& limit, const CellState& state,
+                                             int64_t now_ns, int64_t cost, CellState* next) {
   return StepPlain(limit, state, now_ns, cost, next);
 }
 
@@ -308,6 +310,20 @@ BucketOutcome StepAhead(const Limit& limit, uint64_t w0, uint64_t w1, int64_t no
 
 namespace {
 
+__attribute__((noinline)) Decision StepInFixed(const Limit& limit, const CellState& state,
+                                               int64_t now_ns, int64_t cost, CellState* next) {
+  WindowOutcome out;
+  if (!StepInWindow(limit, state, now_ns, cost, out)) [[unlikely]]
+    return StepFixed(limit, state, now_ns, cost, next);
+  const uint64_t end = state.w0;
+  *next = {end, static_cast<uint64_t>(out.used_units)};
+  return {.allowed = out.allowed,
+          .limit = &limit,
+          .retry_after_ns = out.wait_ns,
+          .reset_after_ns = out.used_units > 0 ? static_cast<int64_t>(end) - now_ns : 0,
+          .used_units = out.used_units};
+}
+
 // A cost beyond the capacity that may owe the rest passes when nothing of the key is used.
 __attribute__((noinline)) Decision StepOversize(const Limit& limit, const CellState& state,
                                                 int64_t now_ns, int64_t cost, CellState* next) {
@@ -324,32 +340,23 @@ __attribute__((noinline)) Decision StepOversize(const Limit& limit, const CellSt
 
 }  // namespace
 
-// Those of windows are not inlined, so that the step of a bucket saves no registers for them.
+// Each case is a function of its own, which saves only the registers that it uses itself.
 Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
               CellState* next) {
   if (cost != 1 && limit.spec().oversize_owes && limit.IsOversize(cost)) [[unlikely]]
     return StepOversize(limit, state, now_ns, cost, next);
   switch (limit.algorithm()) {
     case Algorithm::kFixedWindow:
-      if (WindowOutcome out; StepInWindow(limit, state, now_ns, cost, out)) [[likely]] {
-        const uint64_t end = state.w0;
-        *next = {end, static_cast<uint64_t>(out.used_units)};
-        return {.allowed = out.allowed,
-                .limit = &limit,
-                .retry_after_ns = out.wait_ns,
-                .reset_after_ns = out.used_units > 0 ? static_cast<int64_t>(end) - now_ns : 0,
-                .used_units = out.used_units};
-      }
-      return StepFixed(limit, state, now_ns, cost, next);
+      return StepInFixed(limit, state, now_ns, cost, next);
     case Algorithm::kSlidingWindow:
       return StepSliding(limit, state, now_ns, cost, next);
     default:
-      // Most hits cost one unit. A step that computes the interval of no other cost saves no
-      // registers.
-      if (cost == 1 && limit.most_plain_cost() > 0) [[likely]] {
-        return StepPlain(limit, state, now_ns, 1, next);
-      }
-      return StepAnyBucket(limit, state, now_ns, cost, next);
+      // Most hits cost one unit, whose interval need not be computed.
+      if (cost == 1 && limit.most_plain_cost() > 0) [[likely]]
+        return StepUnit(limit, state, now_ns, next);
+      if (limit.keeps_count()) return StepWithId(limit, state, now_ns, cost, next);
+      if (limit.burst() == 0) return StepBlocking(limit, state, now_ns, next);
+      return StepUnits(limit, state, now_ns, cost, next);
   }
 }
 
