@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +24,34 @@ os.environ.setdefault(
     "HYPOTHESIS_STORAGE_DIRECTORY",
     str(Path(tempfile.gettempdir(), f"tidegate-hypothesis-{os.getuid()}")),
 )
+
+
+def _folder_in_memory() -> str | None:
+    """Makes a folder in memory, if there is room, for the temporary files of tests and processes.
+
+    On a disk most of what a test with a database takes is the disk's: PostgreSQL copies 300 files
+    for each of them. The user may choose another place by TMPDIR, where files are kept.
+    """
+    memory = Path("/dev/shm")
+    if "TMPDIR" in os.environ or not memory.is_dir() or not os.access(memory, os.W_OK):
+        return None
+    # Tests make programs too, and containers often have a small one that runs none.
+    state = os.statvfs(memory)
+    if state.f_bavail * state.f_frsize < 4 << 30 or state.f_flag & os.ST_NOEXEC:
+        return None
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tg", dir=memory)
+    # The user that PostgreSQL runs as must be able to enter it.
+    Path(tempfile.tempdir).chmod(0o711)
+    return tempfile.tempdir
+
+
+_in_memory = _folder_in_memory()
+
+
+def pytest_unconfigure() -> None:
+    if _in_memory is not None:
+        shutil.rmtree(_in_memory, ignore_errors=True)
+
 
 # How long an example takes says more about the machine's load than about the code.
 hypothesis.settings.register_profile(
