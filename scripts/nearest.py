@@ -11,7 +11,7 @@ import math
 import re
 import subprocess
 from collections import defaultdict
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,9 +91,10 @@ class _Graph:
         return found
 
 
-def _words(path: str) -> set[str]:
+@cache
+def _words(path: str) -> frozenset[str]:
     words = re.findall(r"[a-z0-9]+", str(Path(path).with_suffix("")).lower())
-    return {word.removesuffix("s") for word in words} - _DULL
+    return frozenset(word.removesuffix("s") for word in words) - _DULL
 
 
 def _twins(changed: str, graph: _Graph) -> set[str]:
