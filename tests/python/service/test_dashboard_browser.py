@@ -55,7 +55,8 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[Site]:
-    path = tmp_path_factory.mktemp("dashboard") / "service.db"
+    # As long as paths are, since the page of rules shows it.
+    path = tmp_path_factory.mktemp("a_dashboard_whose_database_has_a_long_name") / "service.db"
     shutil.copyfile(migrated_sqlite, path)
     clock = Clock(dt.datetime(2026, 1, 31, 12, tzinfo=dt.timezone.utc))
     with DashboardService(f"sqlite:///{path}", clock, oidc=Issuer()) as service:
