@@ -25,7 +25,10 @@ def configure(build: Path, *options: str, **environment: str) -> str:
         "-B",
         str(build),
         "-DFETCHCONTENT_FULLY_DISCONNECTED=ON",
+        "-DTIDEGATE_IPO=OFF",  # to try it takes a fifth of the time
     ]
+    if shutil.which("ninja"):  # as most builds, and quicker than make
+        command += ["-G", "Ninja"]
     done = subprocess.run(
         [*command, *options],
         env={**os.environ, **environment},
