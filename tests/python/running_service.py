@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import plain_http
 from tidegate.rules.sql.connection import engine_of
 from tidegate.server.records.api_tokens import create_token
 from tidegate.server.service import Service
@@ -42,7 +43,7 @@ class Running:
 
     def post(self, path: str, body: Any) -> Any:
         host, port = self.service.address or ("", 0)
-        return httpx.post(f"http://{host}:{port}{path}", json=body, timeout=60).json()
+        return plain_http.post(f"http://{host}:{port}{path}", json=body).json()
 
     def check(self, user: str) -> Any:
         return self.post("/v1/ratelimit/check", {"userId": user, "endpoint": "/a"})
@@ -59,7 +60,7 @@ class Running:
 
     def admin(self, method: str, path: str, **more: Any) -> httpx.Response:
         host, port = self.service.admin_address or ("", 0)
-        return httpx.request(method, f"http://{host}:{port}{path}", timeout=60, **more)
+        return plain_http.request(method, f"http://{host}:{port}{path}", **more)
 
     def token(self, role: str) -> dict[str, str]:
         engine = engine_of(self.url)

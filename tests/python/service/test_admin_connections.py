@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import plain_http
 import pytest
 import trustme
 from fastapi import FastAPI, Request
@@ -41,7 +42,7 @@ def connect(port: int) -> RawClient:
 
 
 def is_alive(port: int) -> bool:
-    return httpx.get(f"http://127.0.0.1:{port}/livez", timeout=60).status_code == 200
+    return plain_http.get(f"http://127.0.0.1:{port}/livez").status_code == 200
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /livez HTT", HEAD, HEAD + b"X: y\r\n"])
@@ -92,7 +93,7 @@ def test_a_body_that_does_not_end_is_cut_off(path: str) -> None:
 
 def test_a_connection_with_whole_requests_stays_open() -> None:
     bounds = PATIENT._replace(head=2, request=2)
-    with served(bounds) as port, httpx.Client(timeout=60) as client:
+    with served(bounds) as port, plain_http.client() as client:
         until = time.monotonic() + 2.5
         while time.monotonic() < until:
             assert client.get(f"http://127.0.0.1:{port}/livez").status_code == 200
@@ -221,7 +222,9 @@ def test_probes_answer_while_the_threads_of_all_other_requests_wait() -> None:
             clients.enter_context(connect(port)).send(b"GET /waits HTTP/1.1\r\nHost: a\r\n\r\n")
         try:
             for path in ("/livez", "/readyz", "/metrics"):
-                assert httpx.get(f"http://127.0.0.1:{port}{path}", timeout=20).status_code == 200
+                assert (
+                    plain_http.get(f"http://127.0.0.1:{port}{path}", timeout=20).status_code == 200
+                )
         finally:
             over.set()
 

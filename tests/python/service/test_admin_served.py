@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import httpx
+import plain_http
 import tidegate as tg
 from admin_client import API_RULE, BASE, AdminService
 from polling import eventually
@@ -26,7 +27,7 @@ def test_a_change_over_http_reaches_limiters_of_other_processes(any_service: Adm
     command = [sys.executable, "-c", SERVER, any_service.url, str(port)]
     with (
         running(command),
-        httpx.Client(base_url=f"http://127.0.0.1:{port}{BASE}", timeout=60) as client,
+        plain_http.client(base_url=f"http://127.0.0.1:{port}{BASE}") as client,
         SqlRules(any_service.url, interval=0.1) as rules,
     ):
 

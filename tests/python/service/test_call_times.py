@@ -7,7 +7,7 @@ from pathlib import Path
 
 import check_wire as wire
 import grpc
-import httpx
+import plain_http
 import pytest
 from metrics import exposed, of
 from prometheus_client import CollectorRegistry, generate_latest
@@ -69,7 +69,7 @@ def test_a_service_counts_how_long_its_checks_take(tmp_path: Path) -> None:
         assert service.address is not None
         assert service.admin_address is not None
         url = f"http://127.0.0.1:{service.address[1]}/v1/ratelimit/check"
-        with httpx.Client(timeout=60) as client:
+        with plain_http.client() as client:
             for _ in range(3):
                 asked = {"attributes": {"user": "42"}}
                 assert client.post(url, json=asked).json()["allowed"] is True
@@ -80,7 +80,7 @@ def test_a_service_counts_how_long_its_checks_take(tmp_path: Path) -> None:
             # Calls of other services are not counted.
             channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=60)
         metrics = f"http://127.0.0.1:{service.admin_address[1]}/metrics"
-        found = exposed(httpx.get(metrics, timeout=60).text)
+        found = exposed(plain_http.get(metrics).text)
     finally:
         service.stop()
     service.recent_times.take()

@@ -9,6 +9,7 @@ import threading
 import grpc
 import h2.events
 import httpx
+import plain_http
 import pytest
 from fronts import LATER, MakeFront, http2_client
 from polling import eventually
@@ -79,7 +80,7 @@ def test_a_drain_under_load_loses_no_answer(make_front: MakeFront) -> None:
                     wrong.append(answer)
 
     def load_http1() -> None:
-        with httpx.Client(timeout=30) as client:
+        with plain_http.client(timeout=30) as client:
             while True:
                 try:
                     answer = client.post(served.url + "/later", content=b"x" * 1000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import httpx
+import plain_http
 import pytest
 from fronts import MakeFront
 from polling import eventually
@@ -14,7 +14,7 @@ HEAD = b"POST /echo HTTP/1.1\r\nHost: test\r\n"
 
 def test_a_request_is_answered(make_front: MakeFront) -> None:
     served = make_front()
-    with httpx.Client(timeout=60) as client:
+    with plain_http.client() as client:
         answer = client.post(served.url + "/echo", content=b"hello")
         assert (answer.status_code, answer.content) == (200, b"hello")
         assert answer.headers["x-peer"] == "127.0.0.1"

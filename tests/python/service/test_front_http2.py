@@ -6,7 +6,7 @@ import struct
 
 import h2.errors
 import h2.events
-import httpx
+import plain_http
 import pytest
 from fronts import Http2Client, MakeFront, http2_client
 from polling import eventually
@@ -20,7 +20,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 def test_a_request_is_answered(make_front: MakeFront) -> None:
     served = make_front()
-    with httpx.Client(http1=False, http2=True, timeout=60) as client:
+    with plain_http.client(http1=False, http2=True) as client:
         answer = client.post(served.url + "/echo", content=b"hello")
         assert (answer.http_version, answer.status_code, answer.content) == (
             "HTTP/2",

@@ -14,7 +14,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-import httpx
+import plain_http
 import pytest
 from polling import eventually
 from serving import RULES, SETTINGS, Served, run
@@ -23,15 +23,15 @@ from serving import RULES, SETTINGS, Served, run
 def test_the_service_answers_checks_and_ends_on_sigterm(served: Served) -> None:
     answers = [served.check()["allowed"] for _ in range(4)]
     assert answers == [True, True, True, False]
-    assert httpx.get(f"{served.admin}/readyz", timeout=60).json() == {
+    assert plain_http.get(f"{served.admin}/readyz").json() == {
         "status": "ready",
         "storage": "answers",
     }
-    assert httpx.get(f"{served.admin}/livez", timeout=60).status_code == 200
-    metrics = httpx.get(f"{served.admin}/metrics", timeout=60).text
+    assert plain_http.get(f"{served.admin}/livez").status_code == 200
+    metrics = plain_http.get(f"{served.admin}/metrics").text
     assert 'tidegate_decisions_total{limiter="tg",outcome="refused"} 1.0' in metrics
     assert "tidegate_front_" in metrics
-    assert httpx.get(f"{served.admin}/v1/admin/ratelimit/rules", timeout=60).status_code == 401
+    assert plain_http.get(f"{served.admin}/v1/admin/ratelimit/rules").status_code == 401
     assert served.end() == 0
 
 
@@ -47,7 +47,7 @@ def test_the_dashboard_shows_what_was_just_decided(served: Served) -> None:
     )
     token = re.search(r"tg_[\w-]+", made.stdout)
     assert token is not None, made.stdout
-    with httpx.Client(base_url=served.admin, follow_redirects=True, timeout=60) as client:
+    with plain_http.client(base_url=served.admin, follow_redirects=True) as client:
         form = re.search(r'name="csrf" value="([^"]+)"', client.get("/dashboard").text)
         assert form is not None
         page = client.post("/dashboard/sign-in", data={"csrf": form[1], "token": token[0]})
@@ -99,13 +99,13 @@ def test_soft_events_of_quotas_are_logged_and_counted(served: Served) -> None:
     served.logged("the service was reloaded")
     eventually(lambda: served.check("probe")["limit"] == 10)
     many = {"checks": [{"userId": "42", "cost": cost} for cost in (7, 1, 2, 1)]}
-    answer = httpx.post(f"{served.checks}/v1/ratelimit/check-many", json=many, timeout=60)
+    answer = plain_http.post(f"{served.checks}/v1/ratelimit/check-many", json=many)
     assert [each["allowed"] for each in answer.json()["answers"]] == [True, True, True, False]
     served.logged("'42' has used 80 % of the quota api: 8 used, 2 available until 2")
     served.logged("'42' has used 100 % of the quota api: 10 used, 0 available")
     events = [each["quota"] for each in served.records() if "quota" in each]
     assert [(each["key"], each["percent"]) for each in events] == [("42", 80), ("42", 100)]
-    text = httpx.get(f"{served.admin}/metrics", timeout=60).text
+    text = plain_http.get(f"{served.admin}/metrics").text
     assert "tidegate_quota_events_80_total 1.0" in text
     assert "tidegate_quota_events_100_total 1.0" in text
 
@@ -266,7 +266,7 @@ def test_usage_in_shared_memory_outlives_a_restart(directory: Path) -> None:
 
 
 def front_counts(service: Served, counter: str) -> bool:
-    metrics = httpx.get(f"{service.admin}/metrics", timeout=60).text
+    metrics = plain_http.get(f"{service.admin}/metrics").text
     return f"\ntidegate_front_{counter}\n" in metrics
 
 
@@ -277,7 +277,7 @@ def test_bounds_of_connections_and_bodies_are_those_of_the_settings(directory: P
     try:
         body = {"userId": "1" * 1024, "endpoint": "/a"}
         url = f"{service.checks}/v1/ratelimit/check"
-        assert httpx.post(url, json=body, timeout=60).status_code == 413
+        assert plain_http.post(url, json=body).status_code == 413
         eventually(lambda: front_counts(service, "connections_open 0.0"), 60)
         address = ("127.0.0.1", int(service.checks.rpartition(":")[2]))
         with contextlib.ExitStack() as opened:
@@ -305,7 +305,7 @@ def test_checks_from_other_machines_need_a_token(directory: Path) -> None:
     try:
         url = f"{service.checks}/v1/ratelimit/check"
         body = {"userId": "1", "endpoint": "/a"}
-        assert httpx.post(url, json=body, timeout=60).status_code == 401
+        assert plain_http.post(url, json=body).status_code == 401
         token = subprocess.run(
             [
                 *(sys.executable, "-m", "tidegate", "tokens", "create"),
@@ -320,9 +320,9 @@ def test_checks_from_other_machines_need_a_token(directory: Path) -> None:
         assert found is not None
         headers = {"authorization": f"Bearer {found[0]}"}
         service.process.send_signal(signal.SIGHUP)
-        eventually(lambda: httpx.post(url, json=body, headers=headers, timeout=60).is_success)
+        eventually(lambda: plain_http.post(url, json=body, headers=headers).is_success)
         wrong = {"authorization": f"Bearer {found[0][:-1]}"}
-        assert httpx.post(url, json=body, headers=wrong, timeout=60).status_code == 401
+        assert plain_http.post(url, json=body, headers=wrong).status_code == 401
         assert found[0] not in service.log.read_text()
     finally:
         assert service.end() == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 import check_wire as wire
 import grpc
 import httpx
+import plain_http
 import pytest
 from polling import eventually
 from processes import running
@@ -57,14 +58,14 @@ class Callers:
         assert answer.status_code == 200, answer.text
 
     def _kept_alive(self) -> Iterator[None]:
-        with httpx.Client(timeout=300) as client:
+        with plain_http.client(timeout=300) as client:
             while True:
                 self._one(client)
                 yield
 
     def _anew(self) -> Iterator[None]:
         while True:
-            with httpx.Client(timeout=300) as client:
+            with plain_http.client(timeout=300) as client:
                 self._one(client)
                 yield
 
@@ -104,7 +105,7 @@ def test_no_request_fails_while_a_process_takes_over(directory: Path) -> None:
             served.process.send_signal(signal.SIGUSR2)
             assert served.process.wait(300) == 0, served.log.read_text()
             callers.ask_more()
-            assert httpx.get(admin, timeout=300).status_code == 200
+            assert plain_http.get(admin, timeout=300).status_code == 200
         assert callers.errors == []
         # Of how many depends on whether an interval of anomaly detection has ended meanwhile.
         said = r"anomaly detection goes on, with what is usual of \d+ callers"
@@ -123,7 +124,7 @@ def test_a_successor_that_cannot_start_leaves_the_service_as_it_is(served: Serve
     served.process.send_signal(signal.SIGUSR2)
     said = "the process that was to take over ended with status"
     eventually(lambda: said in served.log.read_text(), 120)
-    assert httpx.post(url, json={"userId": "1", "endpoint": "/a"}, timeout=60).json()["limit"] == 3
+    assert plain_http.post(url, json={"userId": "1", "endpoint": "/a"}).json()["limit"] == 3
     assert served.end() == 0
 
 
@@ -153,9 +154,9 @@ def test_sockets_that_systemd_opened_are_taken(directory: Path) -> None:
         ):
             # The connections wait in the sockets until the service has started.
             url = f"http://127.0.0.1:{checks}/v1/ratelimit/check"
-            answer = httpx.post(url, json={"userId": "1", "endpoint": "/a"}, timeout=300)
+            answer = plain_http.post(url, json={"userId": "1", "endpoint": "/a"}, timeout=300)
             assert answer.json()["limit"] == 3
-            assert httpx.get(f"http://127.0.0.1:{admin}/livez", timeout=300).status_code == 200
+            assert plain_http.get(f"http://127.0.0.1:{admin}/livez", timeout=300).status_code == 200
         for number in numbers:
             os.close(number)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import httpx
+import plain_http
 import pytest
 import tidegate as tg
 from tidegate.rules import RuleSet
@@ -46,11 +46,11 @@ def test_the_log_of_a_service_names_what_rest_callers_gave(
         host, port = service.address or ("", 0)
         asked: Any = {"attributes": {"user": "42", "tier": "Premium", "endpoint": "login"}}
         for _ in range(2):
-            answer = httpx.post(f"http://{host}:{port}/v1/ratelimit/check", json=asked, timeout=60)
+            answer = plain_http.post(f"http://{host}:{port}/v1/ratelimit/check", json=asked)
             assert answer.status_code == 200, answer.text
             service.recording.take()
         assert service.admin_address is not None
-        metrics = httpx.get(f"http://{host}:{service.admin_address[1]}/metrics", timeout=60).text
+        metrics = plain_http.get(f"http://{host}:{service.admin_address[1]}/metrics").text
     finally:
         service.stop()
     assert said(caplog) == ["tier 'Premium'", "endpoint 'login'"]

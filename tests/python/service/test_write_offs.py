@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import httpx
+import plain_http
 import pytest
 
 pytest.importorskip("tidegate.server._native", reason="the system has no epoll")
@@ -40,15 +40,15 @@ def test_the_log_of_a_service_says_what_was_written_off(
         def report(hits: int) -> None:
             entries = [{"key": "tokens", "value": "k"}]
             asked = {"domain": "d", "descriptors": [{"entries": entries, "hitsAddend": hits}]}
-            httpx.post(f"http://{host}:{port}/json", json=asked, timeout=60)
+            plain_http.post(f"http://{host}:{port}/json", json=asked)
             service.recording.take()
 
         def reserve_and_commit(cost: int) -> None:
             calls = f"http://{host}:{port}/v1/ratelimit"
             asked = {"attributes": {"user": "42"}}
-            token = httpx.post(f"{calls}/reserve", json=asked, timeout=60).json()["reservation"]
+            token = plain_http.post(f"{calls}/reserve", json=asked).json()["reservation"]
             told = {"reservation": token, "cost": cost}
-            assert httpx.post(f"{calls}/commit", json=told, timeout=60).status_code == 200
+            assert plain_http.post(f"{calls}/commit", json=told).status_code == 200
             report(1)
 
         with caplog.at_level(logging.WARNING, "tidegate"):
@@ -58,7 +58,7 @@ def test_the_log_of_a_service_says_what_was_written_off(
             reserve_and_commit(117)  # 11 in all: 7 of the rule's, and one more report
         assert service.admin_address is not None
         address = f"http://{host}:{service.admin_address[1]}/metrics"
-        metrics = httpx.get(address, timeout=60).text
+        metrics = plain_http.get(address).text
     finally:
         service.stop()
     said = [record.message for record in caplog.records if "written off" in record.message]

@@ -13,6 +13,7 @@ from typing import Any
 
 import check_wire as wire
 import httpx
+import plain_http
 import pytest
 from check_service import JSON, Service
 from fronts import Http2Client, RawClient
@@ -44,7 +45,9 @@ def port(service: Service) -> Iterator[int]:
 
 @pytest.fixture
 def client(port: int) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=BEARER, timeout=10) as client:
+    with plain_http.client(
+        base_url=f"http://127.0.0.1:{port}", headers=BEARER, timeout=10
+    ) as client:
         yield client
 
 
@@ -88,7 +91,7 @@ def test_trailers_are_not_headers(port: int) -> None:
 @pytest.mark.parametrize("version", [1, 2])
 def test_head_is_answered_like_get_without_a_body(port: int, version: int) -> None:
     url = f"http://127.0.0.1:{port}/v1/ratelimit"
-    with httpx.Client(headers=BEARER, http1=version == 1, http2=version == 2, timeout=60) as client:
+    with plain_http.client(headers=BEARER, http1=version == 1, http2=version == 2) as client:
         asked = client.get(f"{url}/status/42")
         head = client.head(f"{url}/status/42")
         assert (head.status_code, head.content) == (200, b"")
@@ -104,7 +107,7 @@ def test_an_unknown_path_or_method_is_answered_with_what_is_expected(
     port: int, version: int
 ) -> None:
     url = f"http://127.0.0.1:{port}"
-    with httpx.Client(http1=version == 1, http2=version == 2, timeout=60) as client:
+    with plain_http.client(http1=version == 1, http2=version == 2) as client:
         nowhere = client.get(f'{url}/no"where')
         other = client.put(f"{url}/v1/ratelimit/auth")
     for answer in (nowhere, other):
@@ -134,7 +137,9 @@ def test_threads_together_are_admitted_up_to_the_limit(service: Service, port: i
     allowed = []
 
     def ask() -> None:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=BEARER, timeout=30) as own:
+        with plain_http.client(
+            base_url=f"http://127.0.0.1:{port}", headers=BEARER, timeout=30
+        ) as own:
             for _ in range(50):
                 answer = own.post("/v1/ratelimit/check", json={"userId": "1"})
                 allowed.append(answer.json()["allowed"])
