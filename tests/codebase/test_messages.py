@@ -136,3 +136,18 @@ def test_messages_are_read_whole() -> None:
     assert list(of_python(python)) == [(3, "the port is {}; expected 1")]
     cpp = '// "must be"\nF(R"(Expected)", "is \\"a\\"; "\n  "expected", x);'
     assert list(of_cpp(cpp)) == [(2, 'is \\"a\\"; expected')]
+
+
+def test_the_core_leaves_what_is_written_to_its_user() -> None:
+    writes = re.compile(
+        r"std(?:err|out)\b|std::c(?:err|out|log)\b|\bf?put[cs]\(|[^n]printf\(|\bperror\("
+    )
+    files = [path for room in ("core", "include") for path in (ROOT / "cpp" / room).rglob("*.*")]
+    assert len(files) > 150
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in files
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if writes.search(line)
+    ]
+    assert found == []

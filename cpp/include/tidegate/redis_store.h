@@ -132,14 +132,14 @@ struct RedisOptions {
   int breaker_failures = 5;
   absl::Duration breaker_open = absl::Seconds(30);
   // Called once at each change of the breaker, from any thread: whether it is open now, and why. A
-  // change by another process is reported at the next call. If null, changes are written to stderr.
+  // change by another process is reported at the next call. If null, nobody is told.
   std::function<void(bool open, const std::string& why)> on_breaker;
   // Called with the reason of the first failure, and then of one in a minute, from any thread: a
-  // call that Redis did not answer, or an attempt to connect, which needs no call. If null, they
-  // are written to stderr.
+  // call that Redis did not answer, or an attempt to connect, which needs no call. If null, nobody
+  // is told.
   std::function<void(const std::string& message)> on_failure;
   // Called with a message at the first, second, fourth, eighth, ... script error (see
-  // StoreStats), from any thread. If null, they are written to stderr.
+  // StoreStats), from any thread. If null, nobody is told.
   std::function<void(const std::string& message)> on_script_error;
   // Calls what it is given, with which the destructor of a store with leases waits for answers, up
   // to a tenth of a second: for a user whose thread may have a lock that others need, and lets go
@@ -356,6 +356,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   void Record(const absl::Status& status);
   // Reports a change of the breaker to this store's users, with its reason.
   void ReportChange(absl::string_view failure);
+  void Report(bool open, absl::string_view failure);
   // The instant by the clock that all users of the board share.
   int64_t HostNowNs() const;
   // The same corrected when the wall clock is set: for instants, not durations.

@@ -1,6 +1,5 @@
 // What a RedisStore does when Redis fails: it counts the failure, and decides without Redis.
 #include <algorithm>
-#include <cstdio>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -28,23 +27,23 @@ int64_t RedisStore::HostNowNs() const { return SystemClock::Get().Now() + clock_
 int64_t RedisStore::WallNowNs() const { return SystemClock::Get().Now() + clock_shift_.ns(); }
 
 void RedisStore::ReportChange(absl::string_view failure) {
-  const std::optional<bool> open = breaker_->Notice();
-  if (!open.has_value()) return;
-  if (*open) {
+  if (const std::optional<bool> open = breaker_->Notice()) [[unlikely]]
+    Report(*open, failure);
+}
+
+void RedisStore::Report(bool open, absl::string_view failure) {
+  if (open) {
     (void)client_->ShowsLife();  // earlier signs mean nothing now
     look_pause_ns_.store(kLookNs, std::memory_order_relaxed);
   } else {
     closed_ns_.store(HostNowNs(), std::memory_order_relaxed);
   }
+  if (!options_.on_breaker) return;
   const std::string why =
-      *open ? absl::StrCat("Redis fails (", failure, "); deciding without it for ",
-                           absl::ToDoubleSeconds(options_.breaker_open), " s")
-            : "Redis answers again";
-  if (options_.on_breaker) {
-    options_.on_breaker(*open, why);
-  } else {
-    std::fprintf(stderr, "tidegate: %s\n", why.c_str());
-  }
+      open ? absl::StrCat("Redis fails (", failure, "); deciding without it for ",
+                          absl::ToDoubleSeconds(options_.breaker_open), " s")
+           : "Redis answers again";
+  options_.on_breaker(open, why);
 }
 
 bool RedisStore::ProbeIsEarly(int64_t now_ns) {
@@ -78,13 +77,9 @@ void RedisStore::Record(const absl::Status& status) {
   if (absl::IsInternal(status)) {
     // Not a failure of the server: one key with a foreign value must not open the breaker for all.
     const int64_t n = script_errors_.fetch_add(1, std::memory_order_relaxed) + 1;
-    if ((n & (n - 1)) != 0) return;
-    const std::string message = absl::StrCat("a rate limit script failed on Redis (script error ",
-                                             n, "): ", status.message());
-    if (options_.on_script_error) {
-      options_.on_script_error(message);
-    } else {
-      std::fprintf(stderr, "tidegate: %s\n", message.c_str());
+    if ((n & (n - 1)) == 0 && options_.on_script_error) {
+      options_.on_script_error(absl::StrCat("a rate limit script failed on Redis (script error ", n,
+                                            "): ", status.message()));
     }
     return;
   }

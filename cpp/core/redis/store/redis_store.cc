@@ -281,7 +281,7 @@ bool RedisStore::Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision*
 
 bool RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment,
                                    Decision* decision, Outcomes* outcomes) {
-  return DecideByLease(Op::kHit, plan, decision, outcomes) ||
+  return (leases_ != nullptr && DecideByLease(Op::kHit, plan, decision, outcomes)) ||
          HitUnleased(plan, moment, decision, outcomes);
 }
 
