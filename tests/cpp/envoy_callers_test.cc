@@ -21,10 +21,8 @@ INSTANTIATE_TEST_SUITE_P(Stores, EnvoyCallersTest, ::testing::Values(Kind::kAtOn
                          });
 
 TEST_P(EnvoyCallersTest, RecordsARequestOnceUnderItsUserAndThePathOfItsEntries) {
-  const auto domain = Domain();
-  Add(domain, {.key = "user", .limits = {"2/minute"}, .name = "per-user", .reports = false});
-  Add(domain, {.key = "remote_address", .limits = {"3/minute"}, .reports = false});
-  Use();
+  Use({{.key = "user", .limits = {"2/minute"}, .name = "per-user", .reports = false},
+       {.key = "remote_address", .limits = {"3/minute"}, .reports = false}});
   const std::vector<std::vector<std::string>> all = {
       {"path", "/a"}, {"user", "1", R"("hitsAddend":2)"}, {"remote_address", "192.0.2.1"}};
   EXPECT_EQ(Short(Ask(Body(all))), "200 OK OK:0 OK:2");
@@ -36,8 +34,7 @@ TEST_P(EnvoyCallersTest, RecordsARequestOnceUnderItsUserAndThePathOfItsEntries) 
 }
 
 TEST_P(EnvoyCallersTest, RecordsARequestThatNamesNobodyUnderItsFirstDescriptor) {
-  Add(Domain(), {.key = "generic_key", .value = "slow", .limits = {"1/minute"}, .shadow = true});
-  Use();
+  Use({{.key = "generic_key", .value = "slow", .limits = {"1/minute"}, .shadow = true}});
   EXPECT_EQ(Outcome({{"generic_key", "slow"}, {"other", ""}}), "200 OK:0 OK");
   EXPECT_EQ(Outcome({{"generic_key", "slow"}}), "200 OK:0");
   EXPECT_THAT(Recorded(), ElementsAre("descriptor:generic_key=slow||d| 2 0 0 0 2",
@@ -49,8 +46,7 @@ TEST_P(EnvoyCallersTest, RecordsARequestThatNamesNobodyUnderItsFirstDescriptor) 
 }
 
 TEST_P(EnvoyCallersTest, RecordsNeitherPeeksNorRefunds) {
-  Add(Domain(), {.key = "user", .limits = {"2/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"2/minute"}}});
   Outcome({{"user", "1", R"("hitsAddend":0)"}});
   Outcome({{"user", "1", R"("isNegativeHits":true)"}});
   EXPECT_THAT(Recorded(), IsEmpty());
@@ -65,10 +61,7 @@ TEST_P(EnvoyCallersTest, TakesTheUserFromTheConfiguredEntry) {
 }
 
 TEST_P(EnvoyCallersTest, RefusesABlockedUserUntilTheEndAndChargesNothing) {
-  const auto domain = Domain();
-  Add(domain, {.key = "user", .limits = {"9/minute"}});
-  Add(domain, {.key = "path", .limits = {"9/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"9/minute"}}, {.key = "path", .limits = {"9/minute"}}});
   Punish("1", /*blocks=*/true);
   clock->AdvanceNs(15 * kSecond);
   const Answer refused = Ask(Body({{"path", "/a"}, {"user", "1"}}));
@@ -86,10 +79,7 @@ TEST_P(EnvoyCallersTest, RefusesABlockedUserUntilTheEndAndChargesNothing) {
 }
 
 TEST_P(EnvoyCallersTest, CountsTheHitsOfAThrottledUserTwiceByItsOwnLimitsAlone) {
-  const auto domain = Domain();
-  Add(domain, {.key = "user", .limits = {"5/minute"}});
-  Add(domain, {.key = "path", .limits = {"9/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"5/minute"}}, {.key = "path", .limits = {"9/minute"}}});
   Punish("1", /*blocks=*/false);
   EXPECT_EQ(Outcome({{"path", "/a"}, {"user", "1"}}), "200 OK:8 OK:3");
   EXPECT_EQ(Outcome({{"path", "/a"}, {"user", "1"}}), "200 OK:7 OK:1");
@@ -101,8 +91,7 @@ TEST_P(EnvoyCallersTest, CountsTheHitsOfAThrottledUserTwiceByItsOwnLimitsAlone) 
 }
 
 TEST_P(EnvoyCallersTest, LetsAThrottledUserPassALimitOfOne) {
-  Add(Domain(), {.key = "user", .limits = {"1/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"1/minute"}}});
   Punish("1", /*blocks=*/false);
   EXPECT_EQ(Outcome({{"user", "1"}}), "200 OK:0");
   EXPECT_EQ(Outcome({{"user", "1"}}), "429 OVER_LIMIT:0");

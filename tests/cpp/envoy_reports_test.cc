@@ -48,8 +48,7 @@ TEST_P(EnvoyReportsTest, ChargesHitsOfADescriptorsOwnInFull) {
 }
 
 TEST_P(EnvoyReportsTest, UsesOverManyWindowsWhatTheLimitAllows) {
-  Add(Domain(), {.key = "tokens", .limits = {"1000/minute"}});
-  Use();
+  Use({{.key = "tokens", .limits = {"1000/minute"}}});
   int64_t used = 0;
   for (int second = 0; second < 3600; second += 5) {
     if (Ask(Body({Of("tokens", 0)})).http_status == 200) {
@@ -62,8 +61,7 @@ TEST_P(EnvoyReportsTest, UsesOverManyWindowsWhatTheLimitAllows) {
 }
 
 TEST_P(EnvoyReportsTest, SaysWhenAWindowHasRoomAgain) {
-  Add(Domain(), {.key = "tokens", .limits = {"9/minute"}});
-  Use();
+  Use({{.key = "tokens", .limits = {"9/minute"}}});
   clock->AdvanceNs(15 * kSecond);
   const Answer answer = Ask(Body({Of("tokens", 27)}));  // three windows
   EXPECT_THAT(answer.body, HasSubstr(R"("durationUntilReset":"165s")"));
@@ -74,9 +72,7 @@ TEST_P(EnvoyReportsTest, SaysWhenAWindowHasRoomAgain) {
 }
 
 TEST_P(EnvoyReportsTest, ChargesABucketInFull) {
-  Add(Domain(),
-      {.key = "tokens", .limits = {"60/minute burst 10"}, .algorithm = Algorithm::kTokenBucket});
-  Use();
+  Use({{.key = "tokens", .limits = {"60/minute burst 10"}, .algorithm = Algorithm::kTokenBucket}});
   const Answer answer = Ask(Body({Of("tokens", 30)}));
   EXPECT_EQ(Short(answer), "429 OVER_LIMIT:0");
   EXPECT_THAT(answer.body, HasSubstr(R"("durationUntilReset":"21s")"));
@@ -87,8 +83,7 @@ TEST_P(EnvoyReportsTest, ChargesABucketInFull) {
 }
 
 TEST_P(EnvoyReportsTest, IsOverTheLimitOnlyBeyondIt) {
-  Add(Domain(), {.key = "tokens", .limits = {"9/minute"}});
-  Use();
+  Use({{.key = "tokens", .limits = {"9/minute"}}});
   EXPECT_EQ(Outcome({Of("tokens", 9)}), "200 OK:0");
   EXPECT_EQ(Outcome({Of("tokens", 1)}), "429 OVER_LIMIT:0");
 }
@@ -108,16 +103,14 @@ TEST_P(EnvoyReportsTest, ChargesReportsWhateverElseTheRequestMeets) {
 
 // What is asked beside a report sees what the report has used.
 TEST_P(EnvoyReportsTest, ChargesReportsFirst) {
-  Add(Domain(), {.key = "tokens", .limits = {"9/minute"}});
-  Use();
+  Use({{.key = "tokens", .limits = {"9/minute"}}});
   EXPECT_EQ(Outcome({{"tokens", "1"}, Of("tokens", 8)}), "200 OK:0 OK:1");
   EXPECT_EQ(Outcome({{"tokens", "1"}, Of("tokens", 8)}), "429 OVER_LIMIT:0 OVER_LIMIT:0");
 }
 
 // The hits of the request are those of every descriptor without its own, so they mark no report.
 TEST_P(EnvoyReportsTest, ChargesTheHitsOfTheRequestAllOrNone) {
-  Add(Domain(), {.key = "tokens", .limits = {"9/minute"}});
-  Use();
+  Use({{.key = "tokens", .limits = {"9/minute"}}});
   const std::string asked =
       R"({"domain":"d","hitsAddend":10,"descriptors":[{"entries":[{"key":"tokens","value":"1"}]}]})";
   EXPECT_EQ(Short(Ask(asked)), "429 OVER_LIMIT:9");
@@ -125,10 +118,8 @@ TEST_P(EnvoyReportsTest, ChargesTheHitsOfTheRequestAllOrNone) {
 }
 
 TEST_P(EnvoyReportsTest, LetsALimitSayWhetherHitsAreReports) {
-  const auto domain = Domain();
-  Add(domain, {.key = "known", .limits = {"9/minute"}, .reports = false});
-  Add(domain, {.key = "done", .limits = {"2/minute"}, .reports = true});
-  Use();
+  Use({{.key = "known", .limits = {"9/minute"}, .reports = false},
+       {.key = "done", .limits = {"2/minute"}, .reports = true}});
   EXPECT_EQ(Outcome({Of("known", 10)}), "429 OVER_LIMIT:9");
   EXPECT_EQ(Outcome({Of("known", 0)}), "200 OK:9");
   EXPECT_EQ(Outcome({{"done", "1"}}), "200 OK:1");
@@ -140,16 +131,14 @@ TEST_P(EnvoyReportsTest, LetsALimitSayWhetherHitsAreReports) {
 }
 
 TEST_P(EnvoyReportsTest, GivesBackWhatIsOwedFirst) {
-  Add(Domain(), {.key = "tokens", .limits = {"9/minute"}, .reports = true});
-  Use();
+  Use({{.key = "tokens", .limits = {"9/minute"}, .reports = true}});
   EXPECT_EQ(Outcome({Of("tokens", 12)}), "429 OVER_LIMIT:0");
   EXPECT_EQ(Outcome({{"tokens", "1", R"("hitsAddend":2,"isNegativeHits":true)"}}), "200 OK:0");
   EXPECT_EQ(Outcome({{"tokens", "1", R"("hitsAddend":2,"isNegativeHits":true)"}}), "200 OK:1");
 }
 
 TEST_P(EnvoyReportsTest, ChargesADescriptorTwiceIfItIsReportedTwice) {
-  Add(Domain(), {.key = "tokens", .limits = {"8/minute"}});
-  Use();
+  Use({{.key = "tokens", .limits = {"8/minute"}}});
   EXPECT_EQ(Outcome({Of("tokens", 5), Of("tokens", 5)}), "429 OVER_LIMIT:0 OVER_LIMIT:0");
   const Counters& counters = CountersOf("tokens");
   EXPECT_EQ(counters.total_hits, 10);
@@ -160,8 +149,7 @@ TEST_P(EnvoyReportsTest, ChargesADescriptorTwiceIfItIsReportedTwice) {
 }
 
 TEST_P(EnvoyReportsTest, ChargesSeveralLimitsEachInFull) {
-  Add(Domain(), {.key = "tokens", .limits = {"9/minute", "20/hour"}});
-  Use();
+  Use({{.key = "tokens", .limits = {"9/minute", "20/hour"}}});
   const Answer first = Ask(Body({Of("tokens", 10)}));
   EXPECT_EQ(Short(first), "429 OVER_LIMIT:0");
   EXPECT_THAT(first.body, HasSubstr(R"("requestsPerUnit":9,"unit":"MINUTE")"));
@@ -175,8 +163,7 @@ TEST_P(EnvoyReportsTest, ChargesSeveralLimitsEachInFull) {
 }
 
 TEST_P(EnvoyReportsTest, ChargesTheLimitOfARequestInFull) {
-  Add(Domain(), {.key = "tokens", .limits = {"100/minute"}});
-  Use();
+  Use({{.key = "tokens", .limits = {"100/minute"}}});
   const std::string limit = R"("limit":{"requestsPerUnit":2,"unit":"MINUTE"})";
   EXPECT_EQ(Outcome({{"tokens", "1", limit + R"(,"hitsAddend":3)"}}), "429 OVER_LIMIT:0");
   clock->AdvanceNs(60 * kSecond);
@@ -184,8 +171,7 @@ TEST_P(EnvoyReportsTest, ChargesTheLimitOfARequestInFull) {
 }
 
 TEST_P(EnvoyReportsTest, RefusesNothingForALimitInShadow) {
-  Add(Domain(), {.key = "tokens", .limits = {"8/minute"}, .shadow = true});
-  Use();
+  Use({{.key = "tokens", .limits = {"8/minute"}, .shadow = true}});
   EXPECT_EQ(Outcome({Of("tokens", 10)}), "200 OK:0");
   const Counters& counters = CountersOf("tokens");
   EXPECT_EQ(counters.within_limit, 8);
@@ -198,8 +184,7 @@ TEST_P(EnvoyReportsTest, RefusesNothingForALimitInShadow) {
 
 TEST_P(EnvoyReportsTest, RefusesNothingInGlobalShadowMode) {
   Make({.shadow_mode = true});
-  Add(Domain(), {.key = "tokens", .limits = {"8/minute"}});
-  Use();
+  Use({{.key = "tokens", .limits = {"8/minute"}}});
   EXPECT_EQ(Outcome({Of("tokens", 10)}), "200 OVER_LIMIT:0");
   EXPECT_EQ(CountersOf("tokens").shadow_mode, 2);
   EXPECT_EQ(service->counters().shadow_mode, 1);
@@ -208,11 +193,9 @@ TEST_P(EnvoyReportsTest, RefusesNothingInGlobalShadowMode) {
 
 // Reports to quotas count among those that must all be exceeded, and nothing of them is given back.
 TEST_P(EnvoyReportsTest, GivesBackNoReportThatQuotasRefuse) {
-  const auto domain = Domain();
-  Add(domain, {.key = "one", .limits = {"4/minute"}, .quota = true});
-  Add(domain, {.key = "two", .limits = {"9/minute"}, .quota = true});
-  Add(domain, {.key = "user", .limits = {"9/minute"}});
-  Use();
+  Use({{.key = "one", .limits = {"4/minute"}, .quota = true},
+       {.key = "two", .limits = {"9/minute"}, .quota = true},
+       {.key = "user", .limits = {"9/minute"}}});
   const Answer first = Ask(Body({Of("one", 5), Of("two", 5), {"user", "1"}}));
   EXPECT_EQ(Short(first), "200 OVER_LIMIT:0 OK:4 OK:8");
   EXPECT_THAT(first.body, HasSubstr(R"("quotaModeViolations":[0])"));
@@ -226,17 +209,15 @@ TEST_P(EnvoyReportsTest, GivesBackNoReportThatQuotasRefuse) {
 }
 
 TEST_P(EnvoyReportsTest, SendsMetadataOfReportsWithinTheirLimits) {
-  Add(Domain(), {.key = "tokens",
-                 .limits = {"9/minute"},
-                 .metadata = *Metadata::Parse(R"({"model":"large"})")});
-  Use();
+  Use({{.key = "tokens",
+        .limits = {"9/minute"},
+        .metadata = *Metadata::Parse(R"({"model":"large"})")}});
   EXPECT_THAT(Ask(Body({Of("tokens", 9)})).body, HasSubstr(R"("model":"large")"));
   EXPECT_THAT(Ask(Body({Of("tokens", 1)})).body, Not(HasSubstr("metadata")));
 }
 
 TEST_P(EnvoyReportsTest, CountsWhatWasNearAndOverTheLimitAndWhatIsWrittenOff) {
-  Add(Domain(), {.key = "tokens", .limits = {"10/minute"}});
-  Use();
+  Use({{.key = "tokens", .limits = {"10/minute"}}});
   Outcome({Of("tokens", 7)});
   const Counters& counters = CountersOf("tokens");
   EXPECT_EQ(counters.near_limit, 0);
@@ -255,10 +236,7 @@ TEST_P(EnvoyReportsTest, CountsWhatWasNearAndOverTheLimitAndWhatIsWrittenOff) {
 }
 
 TEST_P(EnvoyReportsTest, ChargesNothingToALimitOfZeroAndWithoutOne) {
-  const auto domain = Domain();
-  Add(domain, {.key = "banned", .limits = {"0/second"}});
-  Add(domain, {.key = "ldap", .unlimited = true});
-  Use();
+  Use({{.key = "banned", .limits = {"0/second"}}, {.key = "ldap", .unlimited = true}});
   EXPECT_EQ(Outcome({Of("banned", 7)}), "429 OVER_LIMIT:0");
   EXPECT_EQ(service->counters().written_off, 7);
   EXPECT_EQ(Outcome({Of("ldap", 7), Of("other", 7)}), "200 OK:4294967295 OK");
@@ -267,8 +245,7 @@ TEST_P(EnvoyReportsTest, ChargesNothingToALimitOfZeroAndWithoutOne) {
 
 // A clock that went back is read again, and the report is charged once.
 TEST_P(EnvoyReportsTest, ChargesAReportAfterTheClockWentBack) {
-  Add(Domain(), {.key = "tokens", .limits = {"9/minute"}});
-  Use();
+  Use({{.key = "tokens", .limits = {"9/minute"}}});
   EXPECT_EQ(Outcome({Of("tokens", 4)}), "200 OK:5");
   clock->AdvanceNs(-3600 * kSecond);
   EXPECT_EQ(Outcome({Of("tokens", 10)}), "429 OVER_LIMIT:0");
@@ -277,20 +254,14 @@ TEST_P(EnvoyReportsTest, ChargesAReportAfterTheClockWentBack) {
 
 TEST_P(EnvoyReportsTest, AnswersLateOnce) {
   if (slow == nullptr) GTEST_SKIP() << "of a store that answers later";
-  const auto domain = Domain();
-  Add(domain, {.key = "tokens", .limits = {"9/minute"}});
-  Add(domain, {.key = "user", .limits = {"9/minute"}});
-  Use();
+  Use({{.key = "tokens", .limits = {"9/minute"}}, {.key = "user", .limits = {"9/minute"}}});
   EXPECT_EQ(Outcome({Of("tokens", 4), {"user", "1"}, Of("user", 1)}), "200 OK:5 OK:7 OK:8");
   EXPECT_EQ(slow->submitted, 3);
   EXPECT_EQ(slow->flushed, 2) << "the reports, and then the hit";
 }
 
 TEST_P(EnvoyReportsTest, RecordsReportsAsARequestThatPassed) {
-  const auto domain = Domain();
-  Add(domain, {.key = "user", .limits = {"9/minute"}});
-  Add(domain, {.key = "path", .limits = {"1/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"9/minute"}}, {.key = "path", .limits = {"1/minute"}}});
   EXPECT_EQ(Outcome({Of("user", 12)}), "429 OVER_LIMIT:0");
   EXPECT_THAT(Recorded(), ElementsAre("1||d| 1 0 0 0 12"));
   EXPECT_EQ(Outcome({Of("user", 3), {"path", "/a"}}), "429 OVER_LIMIT:0 OK:0");
@@ -300,8 +271,7 @@ TEST_P(EnvoyReportsTest, RecordsReportsAsARequestThatPassed) {
 }
 
 TEST_P(EnvoyReportsTest, ChargesReportsOfAThrottledUserTwice) {
-  Add(Domain(), {.key = "user", .limits = {"9/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"9/minute"}}});
   Punish("1", /*blocks=*/false);
   EXPECT_EQ(Outcome({Of("user", 3)}), "200 OK:3");
   EXPECT_EQ(Outcome({Of("user", 3)}), "429 OVER_LIMIT:0");
@@ -312,10 +282,7 @@ TEST_P(EnvoyReportsTest, ChargesReportsOfAThrottledUserTwice) {
 
 // What was used before the block is owed after it.
 TEST_P(EnvoyReportsTest, ChargesReportsOfABlockedUser) {
-  const auto domain = Domain();
-  Add(domain, {.key = "user", .limits = {"9/minute"}});
-  Add(domain, {.key = "path", .limits = {"9/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"9/minute"}}, {.key = "path", .limits = {"9/minute"}}});
   Punish("1", /*blocks=*/true);
   EXPECT_EQ(Outcome({Of("user", 12), {"path", "/a"}}), "429 OVER_LIMIT:0 OK");
   EXPECT_EQ(CountersOf("user").over_limit, 3);

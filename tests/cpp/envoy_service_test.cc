@@ -23,8 +23,7 @@ INSTANTIATE_TEST_SUITE_P(Stores, EnvoyServiceTest, ::testing::Values(Kind::kAtOn
                          });
 
 TEST_P(EnvoyServiceTest, AnswersWithTheLimitWhatRemainsAndWhenItIsReset) {
-  Add(Domain(), {.key = "user", .limits = {"2/minute"}, .name = "per-user"});
-  Use();
+  Use({{.key = "user", .limits = {"2/minute"}, .name = "per-user"}});
   clock->AdvanceNs(15 * kSecond);
   const Answer first = Ask(Body({{"user", "1"}}));
   EXPECT_EQ(first.http_status, 200);
@@ -43,10 +42,7 @@ TEST_P(EnvoyServiceTest, AnswersWithTheLimitWhatRemainsAndWhenItIsReset) {
 }
 
 TEST_P(EnvoyServiceTest, ChargesAllDescriptorsOrNone) {
-  const auto domain = Domain();
-  Add(domain, {.key = "user", .limits = {"5/minute"}});
-  Add(domain, {.key = "ip", .limits = {"1/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"5/minute"}}, {.key = "ip", .limits = {"1/minute"}}});
   EXPECT_EQ(Outcome({{"user", "1"}, {"ip", "a"}, {"none", ""}}), "200 OK:4 OK:0 OK");
   EXPECT_EQ(Outcome({{"user", "1"}, {"ip", "a"}}), "429 OK:4 OVER_LIMIT:0");
   EXPECT_EQ(Outcome({{"user", "1"}, {"ip", "b"}}), "200 OK:3 OK:0");
@@ -93,8 +89,7 @@ TEST_P(EnvoyServiceTest, UsesUpWhatIsLeftAfterTheClockWentBack) {
 }
 
 TEST_P(EnvoyServiceTest, HasSeveralLimitsOnOneKey) {
-  Add(Domain(), {.key = "user", .limits = {"2/second", "3/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"2/second", "3/minute"}}});
   EXPECT_EQ(Outcome({{"user", "1"}}), "200 OK:1");
   EXPECT_EQ(Outcome({{"user", "1"}}), "200 OK:0");
   EXPECT_EQ(Outcome({{"user", "1"}}), "429 OVER_LIMIT:0");
@@ -106,8 +101,7 @@ TEST_P(EnvoyServiceTest, HasSeveralLimitsOnOneKey) {
 }
 
 TEST_P(EnvoyServiceTest, CountsHitsPeeksAndRefunds) {
-  Add(Domain(), {.key = "user", .limits = {"10/minute"}, .reports = false});
-  Use();
+  Use({{.key = "user", .limits = {"10/minute"}, .reports = false}});
   EXPECT_EQ(Outcome({{"user", "1", R"("hitsAddend":4)"}}), "200 OK:6");
   EXPECT_EQ(Outcome({{"user", "1", R"("hitsAddend":0)"}}), "200 OK:6");
   EXPECT_EQ(Outcome({{"user", "1", R"("hitsAddend":7)"}}), "429 OVER_LIMIT:6");
@@ -119,8 +113,7 @@ TEST_P(EnvoyServiceTest, CountsHitsPeeksAndRefunds) {
 }
 
 TEST_P(EnvoyServiceTest, TakesTheHitsOfTheRequestForEachDescriptor) {
-  Add(Domain(), {.key = "user", .limits = {"10/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"10/minute"}}});
   EXPECT_EQ(Short(Ask(R"({"domain":"d","hitsAddend":3,"descriptors":[
                           {"entries":[{"key":"user","value":"1"}]},
                           {"entries":[{"key":"user","value":"2"}],"hitsAddend":5}]})")),
@@ -128,10 +121,7 @@ TEST_P(EnvoyServiceTest, TakesTheHitsOfTheRequestForEachDescriptor) {
 }
 
 TEST_P(EnvoyServiceTest, ChargesNothingBesideAPeekThatIsOverItsLimit) {
-  const auto domain = Domain();
-  Add(domain, {.key = "tokens", .limits = {"1/minute"}});
-  Add(domain, {.key = "user", .limits = {"5/minute"}});
-  Use();
+  Use({{.key = "tokens", .limits = {"1/minute"}}, {.key = "user", .limits = {"5/minute"}}});
   EXPECT_EQ(Outcome({{"tokens", "1"}}), "200 OK:0");
   EXPECT_EQ(Outcome({{"user", "1"}, {"tokens", "1", R"("hitsAddend":0)"}}),
             "429 OK:5 OVER_LIMIT:0");
@@ -142,16 +132,14 @@ TEST_P(EnvoyServiceTest, ChargesNothingBesideAPeekThatIsOverItsLimit) {
 }
 
 TEST_P(EnvoyServiceTest, ChargesADescriptorTwiceIfItIsGivenTwice) {
-  Add(Domain(), {.key = "user", .limits = {"3/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"3/minute"}}});
   EXPECT_EQ(Outcome({{"user", "1"}, {"user", "1"}}), "200 OK:1 OK:1");
   EXPECT_EQ(Outcome({{"user", "1"}, {"user", "1"}}), "429 OVER_LIMIT:1 OVER_LIMIT:1");
   EXPECT_EQ(Outcome({{"user", "1"}}), "200 OK:0");
 }
 
 TEST_P(EnvoyServiceTest, HonoursTheLimitOfARequest) {
-  Add(Domain(), {.key = "user", .limits = {"100/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"100/minute"}}});
   const std::string limit = R"("limit":{"requestsPerUnit":2,"unit":"MINUTE"})";
   EXPECT_EQ(Outcome({{"user", "1", limit}}), "200 OK:1");
   EXPECT_EQ(Outcome({{"other", "1", limit}}), "200 OK:1");
@@ -163,18 +151,15 @@ TEST_P(EnvoyServiceTest, HonoursTheLimitOfARequest) {
 }
 
 TEST_P(EnvoyServiceTest, TakesTheStricterOfTwoLimitsOfOneCount) {
-  Add(Domain(), {.key = "user", .limits = {"9/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"9/minute"}}});
   const std::string limit = R"("limit":{"requestsPerUnit":2,"unit":"MINUTE"})";
   EXPECT_EQ(Outcome({{"user", "1"}, {"user", "1", limit}}), "200 OK:0 OK:0");
   EXPECT_EQ(Outcome({{"user", "1"}, {"user", "1", limit}}), "429 OVER_LIMIT:0 OVER_LIMIT:0");
 }
 
 TEST_P(EnvoyServiceTest, NeverRefusesForALimitInShadow) {
-  const auto domain = Domain();
-  Add(domain, {.key = "user", .limits = {"1/minute"}, .shadow = true});
-  Add(domain, {.key = "ip", .limits = {"9/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"1/minute"}, .shadow = true},
+       {.key = "ip", .limits = {"9/minute"}}});
   EXPECT_EQ(Outcome({{"user", "1"}, {"ip", "a"}}), "200 OK:0 OK:8");
   EXPECT_EQ(Outcome({{"user", "1"}, {"ip", "a"}}), "200 OK:0 OK:7");
   const Counters& counters = CountersOf("user");
@@ -185,11 +170,9 @@ TEST_P(EnvoyServiceTest, NeverRefusesForALimitInShadow) {
 }
 
 TEST_P(EnvoyServiceTest, RefusesOnlyIfAllQuotasAreExceeded) {
-  const auto domain = Domain();
-  Add(domain, {.key = "user", .limits = {"9/minute"}});
-  Add(domain, {.key = "model", .limits = {"1/minute"}, .quota = true});
-  Add(domain, {.key = "other", .limits = {"3/minute"}, .quota = true});
-  Use();
+  Use({{.key = "user", .limits = {"9/minute"}},
+       {.key = "model", .limits = {"1/minute"}, .quota = true},
+       {.key = "other", .limits = {"3/minute"}, .quota = true}});
   const std::string asked = Body({{"user", "1"}, {"model", "m"}, {"other", "o"}});
   const Answer first = Ask(asked);
   EXPECT_THAT(first.body, HasSubstr(R"("dynamicMetadata":{"quotaModeEnabled":true})"));
@@ -208,26 +191,22 @@ TEST_P(EnvoyServiceTest, RefusesOnlyIfAllQuotasAreExceeded) {
 
 TEST_P(EnvoyServiceTest, RefusesNothingInGlobalShadowMode) {
   Make({.shadow_mode = true});
-  Add(Domain(), {.key = "user", .limits = {"1/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"1/minute"}}});
   EXPECT_EQ(Outcome({{"user", "1"}}), "200 OK:0");
   EXPECT_EQ(Outcome({{"user", "1"}}), "200 OVER_LIMIT:0");
   EXPECT_EQ(service->counters().shadow_mode, 1);
 }
 
 TEST_P(EnvoyServiceTest, LeavesOutALimitThatAnotherReplaces) {
-  const auto domain = Domain();
-  Add(domain, {.key = "read", .limits = {"1/minute"}, .name = "reads"});
-  Add(domain, {.key = "hot", .limits = {"3/minute"}, .replaces = {"reads"}});
-  Use();
+  Use({{.key = "read", .limits = {"1/minute"}, .name = "reads"},
+       {.key = "hot", .limits = {"3/minute"}, .replaces = {"reads"}}});
   EXPECT_EQ(Outcome({{"read", "1"}}), "200 OK:0");
   EXPECT_EQ(Outcome({{"read", "1"}, {"hot", "1"}}), "200 OK OK:2");
   EXPECT_EQ(Outcome({{"read", "1"}}), "429 OVER_LIMIT:0");
 }
 
 TEST_P(EnvoyServiceTest, ReportsThatADescriptorIsUnlimited) {
-  Add(Domain(), {.key = "ldap", .unlimited = true});
-  Use();
+  Use({{.key = "ldap", .unlimited = true}});
   const Answer answer = Ask(Body({{"ldap", "1"}}));
   EXPECT_EQ(Short(answer), "200 OK:4294967295");
   EXPECT_THAT(answer.body, Not(HasSubstr("currentLimit")));
@@ -235,8 +214,7 @@ TEST_P(EnvoyServiceTest, ReportsThatADescriptorIsUnlimited) {
 }
 
 TEST_P(EnvoyServiceTest, RefusesEverythingAtALimitOfZero) {
-  Add(Domain(), {.key = "banned", .limits = {"0/second"}});
-  Use();
+  Use({{.key = "banned", .limits = {"0/second"}}});
   EXPECT_EQ(Outcome({{"banned", "1"}}), "429 OVER_LIMIT:0");
 }
 
@@ -247,8 +225,7 @@ TEST_P(EnvoyServiceTest, LetsAnUnknownDomainPassAndCountsIt) {
 }
 
 TEST_P(EnvoyServiceTest, KeepsUsageAndCountersWhenTheTreeChanges) {
-  Add(Domain(), {.key = "user", .limits = {"5/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"5/minute"}}});
   EXPECT_EQ(Outcome({{"user", "1", R"("hitsAddend":4)"}}), "200 OK:1");
   const auto domain = Domain();
   Add(domain, {.key = "user", .value = "1", .limits = {"7/minute"}});
@@ -263,8 +240,7 @@ TEST_P(EnvoyServiceTest, KeepsUsageAndCountersWhenTheTreeChanges) {
 }
 
 TEST_P(EnvoyServiceTest, CountsHitsNearAndOverTheLimit) {
-  Add(Domain(), {.key = "user", .limits = {"10/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"10/minute"}}});
   for (int i = 0; i < 12; ++i) Outcome({{"user", "1"}});
   const Counters& counters = CountersOf("user");
   EXPECT_EQ(counters.total_hits, 12);
@@ -276,8 +252,7 @@ TEST_P(EnvoyServiceTest, CountsHitsNearAndOverTheLimit) {
 }
 
 TEST_P(EnvoyServiceTest, BoundsTheMetricsThatRequestsName) {
-  Add(Domain(), {.key = "user", .limits = {"10/minute"}, .detailed_metric = true});
-  Use();
+  Use({{.key = "user", .limits = {"10/minute"}, .detailed_metric = true}});
   const int most = Metrics::kMostOfRequests;
   if (slow == nullptr) {
     for (int i = 0; i < most + 5; ++i) Outcome({{"user", std::to_string(i)}});
@@ -291,10 +266,7 @@ TEST_P(EnvoyServiceTest, BoundsTheMetricsThatRequestsName) {
 
 TEST_P(EnvoyServiceTest, SendsHeadersOfTheClosestLimitIfConfigured) {
   Make({.response_headers = true});
-  const auto domain = Domain();
-  Add(domain, {.key = "user", .limits = {"5/minute"}});
-  Add(domain, {.key = "ip", .limits = {"3/hour"}});
-  Use();
+  Use({{.key = "user", .limits = {"5/minute"}}, {.key = "ip", .limits = {"3/hour"}}});
   clock->AdvanceNs(1);
   const Answer answer = Ask(Body({{"user", "1"}, {"ip", "a"}}));
   EXPECT_THAT(answer.body, HasSubstr(R"("responseHeadersToAdd":[{"key":"X-RateLimit-Limit",)"
@@ -305,17 +277,14 @@ TEST_P(EnvoyServiceTest, SendsHeadersOfTheClosestLimitIfConfigured) {
 }
 
 TEST_P(EnvoyServiceTest, ReportsWhenABucketAllowsTheNextHit) {
-  Add(Domain(),
-      {.key = "user", .limits = {"60/minute burst 2"}, .algorithm = Algorithm::kTokenBucket});
-  Use();
+  Use({{.key = "user", .limits = {"60/minute burst 2"}, .algorithm = Algorithm::kTokenBucket}});
   EXPECT_EQ(Outcome({{"user", "1"}}), "200 OK:1");
   EXPECT_EQ(Outcome({{"user", "1"}}), "200 OK:0");
   EXPECT_THAT(Ask(Body({{"user", "1"}})).body, HasSubstr(R"("durationUntilReset":"1s")"));
 }
 
 TEST_P(EnvoyServiceTest, AnswersGrpcInProtobuf) {
-  Add(Domain(), {.key = "user", .limits = {"1/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"1/minute"}}});
   Request request;
   request.method = "POST";
   request.path = EnvoyService::kMethod;
@@ -353,8 +322,7 @@ TEST_P(EnvoyServiceTest, KeepsItsTreeIfTheStoreRefusesANewOne) {
   };
   store = std::make_shared<Picky>(tidegate::testing::MakeStore());
   Make({});
-  Add(Domain(), {.key = "user", .limits = {"5/minute"}});
-  Use();
+  Use({{.key = "user", .limits = {"5/minute"}}});
   Add(Domain(), {.key = "user", .limits = {"13/minute"}});
   EXPECT_THAT(std::string(service->Use(tree).message()), HasSubstr("d.user: 13 is unlucky"));
   EXPECT_EQ(Outcome({{"user", "1"}}), "200 OK:4");

@@ -124,6 +124,12 @@ class EnvoyServiceTest : public ::testing::TestWithParam<Kind> {
     return id.value_or(0);
   }
   void Use() { ASSERT_TRUE(service->Use(tree).ok()); }
+  // Uses a domain of these descriptors.
+  void Use(std::vector<DescriptorSpec> specs) {
+    const auto domain = Domain();
+    for (DescriptorSpec& spec : specs) Add(domain, std::move(spec));
+    Use();
+  }
 
   // The answer to a request over JSON.
   Answer Ask(const std::string& body, std::string_view method = "POST") {

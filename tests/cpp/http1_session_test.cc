@@ -101,18 +101,14 @@ TEST_F(Http1SessionTest, IsClosedWhenIdle) {
 }
 
 TEST_F(Http1SessionTest, BoundsTheHead) {
-  FrontOptions options;
-  options.header_bytes = 100;
-  Use(options);
+  Use({.header_bytes = 100});
   EXPECT_THAT(Receive(std::string(kHead) + "X: " + std::string(100, 'x')),
               StartsWith("HTTP/1.1 431 "));
   EXPECT_TRUE(session_->over());
 }
 
 TEST_F(Http1SessionTest, BoundsTheBody) {
-  FrontOptions options;
-  options.body_bytes = 4;
-  Use(options);
+  Use({.body_bytes = 4});
   EXPECT_THAT(Receive(Post("/echo", "1234")), StartsWith("HTTP/1.1 200 "));
   EXPECT_THAT(Receive(Post("/echo", "12345")), StartsWith("HTTP/1.1 413 "));
 }

@@ -169,10 +169,7 @@ TEST_F(Http2SessionTest, AnswersACallOfGrpc) {
 }
 
 TEST_F(Http2SessionTest, OnlyGrpcIsAnsweredUnderAForeignName) {
-  FrontOptions options;
-  options.checks_hosts = true;
-  options.hosts = {"limits.example.com"};
-  Use(options);
+  Use({.checks_hosts = true, .hosts = {"limits.example.com"}});
   const auto status = [&](const std::string& name) {
     const int32_t id = Submit("/echo", "x", {{":authority", name}});
     Exchange();
@@ -269,10 +266,7 @@ TEST_F(Http2SessionTest, ADrainDoesNotWaitForASilentClient) {
 }
 
 TEST_F(Http2SessionTest, ResetsAreCountedOverTime) {
-  FrontOptions options;
-  options.reset_burst = 10;
-  options.resets_per_second = 2;
-  Use(options);
+  Use({.resets_per_second = 2, .reset_burst = 10});
   const auto reset = [&] {
     const int32_t id = Submit("/later", "x");
     Exchange();
@@ -347,9 +341,7 @@ TEST_F(Http2SessionTest, ARequestThatTheServerMustResetInTheSameBytesCostsNoCall
 }
 
 TEST_F(Http2SessionTest, ACallThatIsResetCountsUntilItsServiceHasAnswered) {
-  FrontOptions options;
-  options.streams = 2;
-  Use(options);
+  Use({.streams = 2});
   for (int i = 0; i < 2; ++i) {
     const int32_t id = Submit("/later", "x");
     Exchange();
@@ -385,10 +377,7 @@ TEST_F(Http2SessionTest, AsksTheServiceBeforeItUnpacksAMessage) {
 }
 
 TEST_F(Http2SessionTest, HeadersThatUnpackFarBeyondTheBoundEndTheConnection) {
-  FrontOptions options;
-  options.header_bytes = 1000;
-  options.header_count = 10;
-  Use(options);
+  Use({.header_bytes = 1000, .header_count = 10});
   const auto call = [&](int fields) {
     std::map<std::string, std::string> headers;
     for (int i = 0; i < fields; ++i) headers["x" + std::to_string(i)] = std::string(500, 'y');
@@ -404,9 +393,7 @@ TEST_F(Http2SessionTest, HeadersThatUnpackFarBeyondTheBoundEndTheConnection) {
 }
 
 TEST_F(Http2SessionTest, TheOutputOfAConnectionIsBounded) {
-  FrontOptions options;
-  options.output_bytes = 1000;
-  Use(options);
+  Use({.output_bytes = 1000});
   nghttp2_settings_entry no_window{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0};
   nghttp2_submit_settings(client_, NGHTTP2_FLAG_NONE, &no_window, 1);
   Submit("/echo", std::string(900, 'x'));
@@ -550,9 +537,7 @@ TEST_F(Http2SessionTest, AFrameOnAStreamThatTheClientHasEndedEndsTheConnection) 
 }
 
 TEST_F(Http2SessionTest, AFrameOnAStreamThatTheServerHasEndedIsIgnored) {
-  FrontOptions options;
-  options.body_bytes = 3;
-  Use(options);
+  Use({.body_bytes = 3});
   const int32_t id = Submit("/echo", "wait");
   Exchange();
   session_->Receive(Data(static_cast<uint32_t>(id), false));
