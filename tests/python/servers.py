@@ -195,6 +195,24 @@ def _serving(listener: socket.socket, arguments: list[str]) -> Iterator[None]:
         yield
 
 
+async def messages_of(app: Callable[..., Any], scope: dict[str, Any]) -> list[Any]:
+    """What an ASGI application sends for a request without a body."""
+    messages: list[Any] = []
+    received = []
+
+    async def receive() -> dict[str, Any]:
+        if received:
+            await asyncio.Event().wait()  # the client stays, and says nothing more
+        received.append(True)
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        messages.append(message)
+
+    await app(scope, receive, send)
+    return messages
+
+
 async def asgi_call(
     app: Callable[..., Any],
     path: str = "/",
@@ -218,21 +236,7 @@ async def asgi_call(
         "client": client,
         "server": ("127.0.0.1", 80),
     }
-    messages: list[Any] = []
-
-    received = []
-
-    async def receive() -> dict[str, Any]:
-        if received:
-            await asyncio.Event().wait()  # the client stays, and says nothing more
-        received.append(True)
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:
-        messages.append(message)
-
-    await app(scope, receive, send)
-    start, *bodies = messages
+    start, *bodies = await messages_of(app, scope)
     assert start["type"] == "http.response.start"
     assert {message["type"] for message in bodies} == {"http.response.body"}
     for name, value in start["headers"]:

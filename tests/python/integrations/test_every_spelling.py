@@ -12,6 +12,7 @@ import pytest
 import tidegate as tg
 from fastapi import FastAPI
 from flask import Flask
+from servers import messages_of
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
@@ -132,22 +133,7 @@ class Service:
                 "type": "http", "method": "GET", "path": unquote(raw), "headers": [],
                 "raw_path": raw.encode(), "query_string": b"", "client": ("192.0.2.1", 1), **scope,
             }  # fmt: skip
-
-            async def asked() -> None:
-                received = iter([{"type": "http.request"}])
-
-                async def receive() -> Any:
-                    message = next(received, None)
-                    if message is None:
-                        await asyncio.get_running_loop().create_future()  # the client waits
-                    return message
-
-                async def send(message: Any) -> None:
-                    pass
-
-                await app(request, receive, send)
-
-            asyncio.run(asked())
+            asyncio.run(messages_of(app, request))
 
         self.call = call
 

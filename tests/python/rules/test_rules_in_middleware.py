@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import tidegate as tg
+from servers import ask
 from tidegate import asgi, keys, wsgi
 from tidegate.load import LoadShedding
 from tidegate.rules import RuleSet, Tiers
@@ -40,24 +41,9 @@ def get(
     app: Any, path: str = "/api/x", client: str = "203.0.113.9", method: str = "GET", **fields: str
 ) -> tuple[int, dict[str, str], bytes]:
     """Sends one ASGI request."""
-    sent: list[Any] = []
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "client": (client, 1),
-        "headers": [(n.replace("_", "-").encode(), v.encode()) for n, v in fields.items()],
-    }
-
-    async def receive() -> Any:
-        return {"type": "http.request"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(app(scope, receive, send))
-    headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return sent[0]["status"], headers, sent[1]["body"]
+    headers = [(n.replace("_", "-").encode(), v.encode()) for n, v in fields.items()]
+    answer = ask(app, path, method, client=(client, 1), headers=headers)
+    return answer.status, dict(answer.fields), answer.body
 
 
 async def hello(scope: Any, receive: Any, send: Any) -> None:

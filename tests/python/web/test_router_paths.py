@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Any
 
 import pytest
 import tidegate as tg
+from servers import ask
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.rules import RuleSet
 from tidegate.web.router_paths import path_reader_of
@@ -88,28 +88,7 @@ def test_the_root_path_of_a_quart_application_is_a_folder_and_no_prefix() -> Non
     app = quart.Quart(__name__)
     app.add_url_rule("/login", "login", lambda: "ok")
     limited = RateLimitMiddleware(app, "5/minute", clock=tg.ManualClock(10**18))
-    scope = {
-        "type": "http", "method": "GET", "path": "/login", "raw_path": b"/login", "headers": [],
-        "query_string": b"", "scheme": "http", "http_version": "1.1", "client": ("192.0.2.1", 1),
-    }  # fmt: skip
-    sent: list[Any] = []
-
-    async def ask() -> None:
-        received = iter([{"type": "http.request", "body": b"", "more_body": False}])
-
-        async def receive() -> Any:
-            message = next(received, None)
-            if message is None:
-                await asyncio.get_running_loop().create_future()  # the client waits
-            return message
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        await limited(scope, receive, send)
-
-    asyncio.run(ask())
-    assert sent[0]["status"] == 200
+    assert ask(limited, "/login").status == 200
 
 
 def test_a_spelling_that_bottle_alone_reads_is_counted() -> None:
