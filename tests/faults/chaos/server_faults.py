@@ -212,22 +212,24 @@ def misconfigured(stage: Stage) -> Iterator[float]:
     server.set(dir=str(server.directory), save="")
 
 
-@fault("standalone", opens_breaker=True)
-def read_only(stage: Stage) -> Iterator[float]:
-    """Made a replica: READONLY."""
-    stage.server.set(replica_serve_stale_data="yes")
+def _as_replica(stage: Stage, *, serves: str) -> Iterator[float]:
+    """Makes it a replica of nobody for a second; whether it still `serves` what it has."""
+    stage.server.set(replica_serve_stale_data=serves)
     stage.server.do("REPLICAOF", "127.0.0.1", 1)
     yield 1.0
     stage.server.do("REPLICAOF", "NO", "ONE")
+
+
+@fault("standalone", opens_breaker=True)
+def read_only(stage: Stage) -> Iterator[float]:
+    """Made a replica: READONLY."""
+    yield from _as_replica(stage, serves="yes")
 
 
 @fault("standalone", opens_breaker=True)
 def master_down(stage: Stage) -> Iterator[float]:
     """A replica that has lost its master: MASTERDOWN."""
-    stage.server.set(replica_serve_stale_data="no")
-    stage.server.do("REPLICAOF", "127.0.0.1", 1)
-    yield 1.0
-    stage.server.do("REPLICAOF", "NO", "ONE")
+    yield from _as_replica(stage, serves="no")
     stage.server.set(replica_serve_stale_data="yes")
 
 

@@ -435,15 +435,8 @@ def create():
     app.config["TIDEGATE_STORAGE"] = "shm://{path}"
     limiter.init_app(app)
 
-    @app.get("/")
-    def page():
-        return "page"
-
-    @app.get("/own")
-    @limiter.limit("5/hour")
-    def own():
-        return "own"
-
+    app.add_url_rule("/", "page", lambda: "page")
+    app.add_url_rule("/own", "own", limiter.limit("5/hour")(lambda: "own"))
     return app
 """
 

@@ -391,16 +391,8 @@ def create():
     app.config["TIDEGATE_RULES"] = {rules!r}
     app.config["TIDEGATE_STORAGE"] = "shm://{counts}"
     limiter = RateLimiter(app)
-
-    @app.get("/")
-    def home():
-        return "home"
-
-    @app.get("/own")
-    @limiter.limit("5/hour")
-    def own():
-        return "own"
-
+    app.add_url_rule("/", "home", lambda: "home")
+    app.add_url_rule("/own", "own", limiter.limit("5/hour")(lambda: "own"))
     return app
 """
 

@@ -98,13 +98,20 @@ def test_outcomes_outlive_the_plan(storage: str) -> None:
 # ------------------------------------------------------------------------ shadow
 
 
+def with_shadow(storage: str, algorithm: str, text: str) -> tg.Limiter:
+    """Five an hour, and a limit in shadow."""
+    limits = [
+        tg.Limit("5/hour", algorithm=algorithm),
+        tg.Limit(text, algorithm=algorithm, shadow=True),
+    ]
+    return tg.Limiter(limits, storage=storage, clock=tg.ManualClock(NOW))
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_limit_in_shadow_refuses_nothing_and_counts_what_it_would_refuse(
     storage: str, algorithm: str
 ) -> None:
-    shadow = tg.Limit("2/hour", algorithm=algorithm, shadow=True)
-    limits = [tg.Limit("5/hour", algorithm=algorithm), shadow]
-    limiter = tg.Limiter(limits, storage=storage, clock=tg.ManualClock(NOW))
+    limiter = with_shadow(storage, algorithm, "2/hour")
     assert [limiter.hit("k").allowed for _ in range(7)] == [True] * 5 + [False] * 2
     stats = limiter.stats()
     assert (stats.allowed, stats.denied) == (5, 2)
@@ -152,9 +159,7 @@ def test_the_binding_limit_is_never_one_in_shadow(storage: str) -> None:
 def test_a_refund_gives_nothing_back_to_a_limit_in_shadow_that_was_not_charged(
     storage: str, algorithm: str
 ) -> None:
-    shadow = tg.Limit("1/hour", algorithm=algorithm, shadow=True)
-    limits = [tg.Limit("5/hour", algorithm=algorithm), shadow]
-    limiter = tg.Limiter(limits, storage=storage, clock=tg.ManualClock(NOW))
+    limiter = with_shadow(storage, algorithm, "1/hour")
     first, second = limiter.hit("k"), limiter.hit("k")
     limiter.refund("k", decision=second)
     assert not tg.Plan([limiter]).hit(["k"], outcomes=True).outcomes[1].allowed

@@ -27,6 +27,16 @@ def unix_client(path: Path) -> RawClient:
     return RawClient(sock)
 
 
+def two_on_one_socket(path: Path, loops: int) -> tuple[_native.Front, _native.Front]:
+    """A front that listens at `path`, and another that has taken its socket over."""
+    first, _, _ = new_front()
+    first.listen_unix(str(path))
+    first.start()
+    second, _, _ = new_front(loops=loops)
+    second.adopt([os.dup(number) for number in first.share_sockets()])
+    return first, second
+
+
 def test_a_front_listens_at_a_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "front.sock"
     front, _, _ = new_front(loops=2)
@@ -110,11 +120,7 @@ def test_every_socket_of_another_front_is_accepted_at(before: int, after: int) -
 
 def test_a_shared_unix_socket_keeps_its_path(tmp_path: Path) -> None:
     path = tmp_path / "front.sock"
-    first, _, _ = new_front()
-    first.listen_unix(str(path))
-    first.start()
-    second, _, _ = new_front(loops=2)
-    second.adopt([os.dup(number) for number in first.share_sockets()])
+    first, second = two_on_one_socket(path, loops=2)
     first.stop()
     second.start()
     with unix_client(path) as client:
@@ -125,11 +131,7 @@ def test_a_shared_unix_socket_keeps_its_path(tmp_path: Path) -> None:
 
 def test_a_unix_path_goes_if_nobody_took_the_socket_over(tmp_path: Path) -> None:
     path = tmp_path / "front.sock"
-    first, _, _ = new_front()
-    first.listen_unix(str(path))
-    first.start()
-    second, _, _ = new_front()
-    second.adopt([os.dup(number) for number in first.share_sockets()])
+    first, second = two_on_one_socket(path, loops=1)
     second.start()
     assert second.share_sockets() != []
     second.unshare_sockets()

@@ -208,34 +208,8 @@ def test_a_checker_goes_with_its_limiter():
     assert gone() is None
 
 
-def test_functions_are_asked_once_and_without_a_coroutine():
-    asked = []
-
-    def answers(name, value):
-        def function(request):
-            asked.append(name)
-            return value
-
-        return function
-
-    request_limiter = made_limiter(
-        "9/minute",
-        key=answers("key", "me"),
-        exempt_when=answers("exempt", False),
-        cost=answers("cost", 4),
-    )
-    passed = request_limiter.check(scope())
-    assert asked == ["exempt", "key", "cost"]
-    assert passed.decision.remaining == 5
-    assert [(charge.key, charge.cost) for charge in passed.charges] == [("me", 4)]
-    request_limiter.check(scope())
-    refused = request_limiter.check(scope())
-    assert (refused.decision.allowed, refused.charges) == (False, ())
-
-
-@pytest.mark.parametrize("later", ["exempt_when", "key", "cost"])
-def test_each_function_is_asked_once_if_one_must_be_awaited(later):
-    asked = []
+def with_functions(asked, later=None):
+    """A request limiter of functions that note when they are asked; one must be awaited."""
 
     def answers(name, value):
         def function(request):
@@ -247,13 +221,30 @@ def test_each_function_is_asked_once_if_one_must_be_awaited(later):
 
         return coroutine if name == later else function
 
-    request_limiter = made_limiter(
+    return made_limiter(
         "9/minute",
         key=answers("key", "me"),
         exempt_when=answers("exempt_when", False),
         cost=answers("cost", 4),
     )
-    checked = request_limiter.check(scope())
+
+
+def test_functions_are_asked_once_and_without_a_coroutine():
+    asked = []
+    request_limiter = with_functions(asked)
+    passed = request_limiter.check(scope())
+    assert asked == ["exempt_when", "key", "cost"]
+    assert passed.decision.remaining == 5
+    assert [(charge.key, charge.cost) for charge in passed.charges] == [("me", 4)]
+    request_limiter.check(scope())
+    refused = request_limiter.check(scope())
+    assert (refused.decision.allowed, refused.charges) == (False, ())
+
+
+@pytest.mark.parametrize("later", ["exempt_when", "key", "cost"])
+def test_each_function_is_asked_once_if_one_must_be_awaited(later):
+    asked = []
+    checked = with_functions(asked, later).check(scope())
     assert inspect.iscoroutine(checked)
     (charge,) = asyncio.run(checked).charges
     assert (charge.key, charge.cost) == ("me", 4)
