@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -112,29 +113,24 @@ class Loop(asyncio.SelectorEventLoop):
         )
 
 
+@dataclass(eq=False)
 class _Listener:
     """A server that refuses connections before the handshake, which asyncio's own cannot do."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        connections: Connections,
-        protocol_factory: Any,
-        listener: socket.socket,
-        context: ssl.SSLContext | None,
-    ) -> None:
-        self._loop = loop
-        self._connections = connections
-        self._protocol_factory = protocol_factory
-        self._listener = listener
-        self._context = context
-        listener.setblocking(False)
-        self._accepting = loop.create_task(self._accept())
+    loop: asyncio.AbstractEventLoop
+    connections: Connections
+    protocol_factory: Any
+    listener: socket.socket
+    context: ssl.SSLContext | None
+
+    def __post_init__(self) -> None:
+        self.listener.setblocking(False)
+        self._accepting = self.loop.create_task(self._accept())
 
     def close(self) -> None:
         """Stops accepting connections."""
         self._accepting.cancel()
-        self._connections.end_handshakes()
+        self.connections.end_handshakes()
 
     async def wait_closed(self) -> None:
         """Returns at once. Callers of asyncio's servers expect this method."""
@@ -142,25 +138,25 @@ class _Listener:
     async def _accept(self) -> None:
         while True:
             try:
-                connection, _ = await self._loop.sock_accept(self._listener)
+                connection, _ = await self.loop.sock_accept(self.listener)
             except OSError:  # for example, too many files are open
                 await asyncio.sleep(0.1)
                 continue
-            if not self._connections.has_room():
+            if not self.connections.has_room():
                 connection.close()
-            elif self._context is None:
+            elif self.context is None:
                 await self._shake(connection, None)
             else:
-                handshake = self._loop.create_task(self._shake(connection, self._context))
+                handshake = self.loop.create_task(self._shake(connection, self.context))
                 # The callback also runs if the task is cancelled before it has begun.
                 handshake.add_done_callback(partial(_close_if_cancelled, connection))
-                self._connections.arrived(handshake)
+                self.connections.arrived(handshake)
 
     async def _shake(self, connection: socket.socket, context: ssl.SSLContext | None) -> None:
-        seconds = None if context is None else self._connections.bounds.head
+        seconds = None if context is None else self.connections.bounds.head
         with contextlib.suppress(OSError):  # the client made a mistake, or its time is over
-            await self._loop.connect_accepted_socket(
-                self._protocol_factory,
+            await self.loop.connect_accepted_socket(
+                self.protocol_factory,
                 connection,
                 ssl=context,
                 ssl_handshake_timeout=seconds,

@@ -129,7 +129,7 @@ def create_admin(
     app.state.admin = Admin(
         data,
         rules=rules,
-        limiter=limiter,
+        limiter_or_none=limiter,
         tiers=tiers,
         on_change=on_change,
         settings=settings,

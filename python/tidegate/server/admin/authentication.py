@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable
 
 from starlette.concurrency import run_in_threadpool
@@ -45,32 +46,25 @@ _BEARER = {"WWW-Authenticate": 'Bearer realm="tidegate"'}
 _INVALID = {"WWW-Authenticate": 'Bearer realm="tidegate", error="invalid_token"'}
 
 
+@dataclass(eq=False)
 class Credentials:
     """Finds the owner of a token: in the database, or by its issuer.
 
     With `needs_role` false, a token of the issuer without a role belongs to a user.
     """
 
-    def __init__(
-        self,
-        database: AdminDatabase,
-        oidc: Oidc | None,
-        *,
-        now: Callable[[], dt.datetime],
-        needs_role: bool = True,
-    ) -> None:
-        self._database = database
-        self._oidc = oidc
-        self._needs_role = needs_role
-        self._now = now
-        self._warned: float | None = None
+    database: AdminDatabase
+    oidc: Oidc | None
+    now: Callable[[], dt.datetime]
+    needs_role: bool = True
+    _warned: float | None = field(default=None, init=False)
 
     def actor_of(self, token: str, remote: str | None) -> Actor:
         """Returns the owner of `token`. Blocks. Raises ProblemError."""
-        if token.startswith(PREFIX) or self._oidc is None:
+        if token.startswith(PREFIX) or self.oidc is None:
             return self._of_database(token, remote)
         try:
-            return self._oidc.actor_of(token, remote, needs_role=self._needs_role)
+            return self.oidc.actor_of(token, remote, needs_role=self.needs_role)
         except OidcError as error:
             if error.is_outage:
                 raise ProblemError(503, str(error), headers={"Retry-After": "30"}) from None
@@ -79,9 +73,9 @@ class Credentials:
             raise ProblemError(401, str(error), headers=_INVALID) from None
 
     def _of_database(self, token: str, remote: str | None) -> Actor:
-        now = self._now()
-        revoked = self._database.late.revoked  # first: one that is written leaves it meanwhile
-        with self._database.connect() as connection:
+        now = self.now()
+        revoked = self.database.late.revoked  # first: one that is written leaves it meanwhile
+        with self.database.connect() as connection:
             row = find_token(connection, token, now)
         if row is None or row.id in revoked:
             raise ProblemError(
@@ -92,7 +86,7 @@ class Credentials:
 
     def _note(self, row: Any, now: dt.datetime) -> None:
         try:
-            with self._database.connect() as connection:
+            with self.database.connect() as connection:
                 if note_use(connection, row, now):
                     connection.commit()
         except StorageError as error:  # for example, somebody else writes to the database
@@ -101,18 +95,18 @@ class Credentials:
     def warn_if_closed(self) -> None:
         """Logs how to make the first token, once a minute at most."""
         moment = time.monotonic()
-        if self._oidc is not None or (
+        if self.oidc is not None or (
             self._warned is not None and moment - self._warned < _WARNED_EVERY
         ):
             return
         self._warned = moment
-        with self._database.connect() as connection:
-            if has_tokens(connection, self._now()):
+        with self.database.connect() as connection:
+            if has_tokens(connection, self.now()):
                 return
         log.warning(
             "the admin API is closed, since no token exists; make one with "
             "`tidegate tokens create %s NAME --role admin`",
-            self._database.name,
+            self.database.name,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Callable, Optional, TypeVar
 
 from fastapi import Depends, Header, Query, Request
@@ -49,50 +50,33 @@ _ROLE = "x-tidegate-role"
 Changed = TypeVar("Changed")
 
 
+@dataclass(eq=False)
 class Admin:
     """The state that the routes work on."""
 
-    def __init__(
-        self,
-        database: AdminDatabase,
-        *,
-        rules: Optional[RuleSource],
-        limiter: Optional[RuleLimiter],
-        tiers: Any,
-        on_change: Optional[Callable[[str, Optional[str]], object]],
-        settings: Optional[dict[str, Any]] = None,
-        now: Callable[[], dt.datetime],
-        enforcement: Optional[Enforcement] = None,
-        tier_seen: Callable[[str], Optional[str]] = lambda user: None,
-    ) -> None:
-        self.database = database
-        self._tier_seen = tier_seen
-        self.enforcement = enforcement
-        self.rules = rules
-        self.tiers = tiers
-        self.settings = settings
-        self.now = now
-        # The rules of the last change, where no source has them.
-        self._known: Optional[RuleSet] = None
-        self._limiter = limiter
-        self._on_change = on_change
-
-    @property
-    def has_limiter(self) -> bool:
-        """Whether the service has a limiter."""
-        return self._limiter is not None
+    database: AdminDatabase
+    rules: Optional[RuleSource]
+    limiter_or_none: Optional[RuleLimiter]
+    tiers: Any
+    on_change: Optional[Callable[[str, Optional[str]], object]]
+    now: Callable[[], dt.datetime]
+    settings: Optional[dict[str, Any]] = None
+    enforcement: Optional[Enforcement] = None
+    tier_seen: Callable[[str], Optional[str]] = lambda user: None
+    # The rules of the last change, where no source has them.
+    _known: Optional[RuleSet] = field(default=None, init=False)
 
     @property
     def limiter(self) -> RuleLimiter:
         """Returns the limiter. Raises ProblemError if the service has none."""
-        if self._limiter is None:
+        if self.limiter_or_none is None:
             raise ProblemError(503, "this process has no limiter; expected one that answers checks")
-        return self._limiter
+        return self.limiter_or_none
 
     def tier_of(self, connection: sa.Connection, user: str) -> Optional[str]:
         """Returns the tier that the database has for a user, or that the last check came with."""
         row = users.user_of(connection, user)
-        return self._tier_seen(user) if row is None else str(row.tier)
+        return self.tier_seen(user) if row is None else str(row.tier)
 
     def penalty_of(self, attributes: dict[str, str]) -> Optional[Penalty]:
         """Returns the penalty of the caller of a request with these attributes, if there is one."""
@@ -194,10 +178,10 @@ class Admin:
         self._notify("tokens", None)
 
     def _notify(self, what: str, key: Optional[str]) -> None:
-        if self._on_change is None:
+        if self.on_change is None:
             return
         try:
-            self._on_change(what, key)
+            self.on_change(what, key)
         except Exception:
             # The change is committed, so the request has succeeded.
             log.exception("admin: on_change failed after a change of %s", what)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable
 
 import sqlalchemy as sa
@@ -28,23 +29,17 @@ __all__ = ["AdminDatabase", "Change"]
 _LONGEST_CHANGE = 60.0
 
 
+@dataclass(eq=False)
 class Change:
     """A transaction that changes something and records the change in the audit log."""
 
-    def __init__(
-        self,
-        connection: sa.Connection,
-        actor: Actor,
-        now: dt.datetime,
-        known: RuleSet | None = None,
-    ) -> None:
-        self.connection = connection
-        self.actor = actor
-        self.now = now
-        self.known = known
-        """The rules in hand, which may be those of the tables."""
-        self.adopted: tuple[RuleSet, Marks | None] | None = None
-        """The rules that come into force with the commit, and the marks of their tables."""
+    connection: sa.Connection
+    actor: Actor
+    now: dt.datetime
+    known: RuleSet | None = None
+    """The rules in hand, which may be those of the tables."""
+    adopted: tuple[RuleSet, Marks | None] | None = field(default=None, init=False)
+    """The rules that come into force with the commit, and the marks of their tables."""
 
     def adopts(self, rules: RuleSet, marks: Marks | None) -> None:
         """Says which rules come into force with the commit."""

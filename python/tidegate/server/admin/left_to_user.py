@@ -102,7 +102,7 @@ def bring_forward(admin: Admin, user: str, tier: Optional[str]) -> None:
     So the change counts from this instant, and not from the user's next request. If the storage
     does not answer, the tier changes all the same.
     """
-    if not admin.has_limiter:
+    if admin.limiter_or_none is None:
         return
     try:
         for rule, asked in _requests_of(admin, user, tier):

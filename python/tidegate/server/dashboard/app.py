@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import urllib.parse
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
@@ -63,6 +64,7 @@ _HEADERS = (
 )
 
 
+@dataclass(eq=False)
 class Dashboard:
     """The data of the pages, and the sessions of visitors.
 
@@ -71,28 +73,18 @@ class Dashboard:
     answer, or None. `state` says which version and which configuration run.
     """
 
-    def __init__(
-        self,
-        admin: Admin,
-        credentials: Credentials,
-        *,
-        recent: Callable[[], list[Recorded]],
-        counters: Callable[[], dict[str, int]],
-        ping: Callable[[], str | None],
-        times: Callable[[], list[Taken]] = list,
-        state: ServiceState | None = None,
-        clock: Callable[[], float] = time.time,
-        limit: str = FAILED_ATTEMPTS,
-    ) -> None:
-        self.admin = admin
-        self.credentials = credentials
-        self.recent = recent
-        self.counters = counters
-        self.ping = ping
-        self.times = times
-        self.state = state or ServiceState({})
-        self.clock = clock
-        self.sessions = Sessions(admin.now)
+    admin: Admin
+    credentials: Credentials
+    recent: Callable[[], list[Recorded]]
+    counters: Callable[[], dict[str, int]]
+    ping: Callable[[], str | None]
+    times: Callable[[], list[Taken]] = list
+    state: ServiceState = field(default_factory=lambda: ServiceState({}))
+    clock: Callable[[], float] = time.time
+    limit: InitVar[str] = FAILED_ATTEMPTS
+
+    def __post_init__(self, limit: str) -> None:
+        self.sessions = Sessions(self.admin.now)
         self.attempts = Attempts(limit, "tg-dashboard")
         self.templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_HERE / "pages"),
