@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <thread>
@@ -148,26 +149,40 @@ TEST(ThreadNumberTest, IsReusedAfterAThreadEndsAndSharedIfNoneIsFree) {
   }
 }
 
+// Threads that do `work` again and again. All of them run once this is made, until it goes.
+class Crowd {
+ public:
+  Crowd(int size, std::function<void(int)> work) {
+    for (int t = 0; t < size; ++t) {
+      threads_.emplace_back([this, work] {
+        ++running_;
+        for (int i = 0; !stop_; ++i) work(i);
+      });
+    }
+    EXPECT_TRUE(Eventually([&] { return running_ == size; }));
+  }
+  ~Crowd() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::atomic<int> running_{0};
+  std::vector<std::thread> threads_;
+};
+
 // No thread may be starting while the process forks: AddressSanitizer holds a lock of its own then,
 // which stays locked in the child and stops the child's threads.
 TEST(GateForkTest, AChildFindsTheGateOpen) {
   Gate gate;
-  std::atomic<bool> stop{false};
-  std::atomic<int> running{0};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
-      ++running;
-      for (int i = 0; !stop; ++i) {
-        if (i % 32 == 0) {
-          gate.Alone([] {});
-        } else {
-          Gate::Pass pass(gate);
-        }
-      }
-    });
-  }
-  EXPECT_TRUE(Eventually([&] { return running == 4; }));
+  const Crowd crowd(4, [&](int i) {
+    if (i % 32 == 0) {
+      gate.Alone([] {});
+    } else {
+      Gate::Pass pass(gate);
+    }
+  });
   for (int i = 0; i < 200 / kSanitizerShare; ++i) {
     ASSERT_EQ(InChild([&] {
                 for (int j = 0; j < 10; ++j) {
@@ -179,8 +194,6 @@ TEST(GateForkTest, AChildFindsTheGateOpen) {
               "ok")
         << "child " << i;
   }
-  stop = true;
-  for (std::thread& thread : threads) thread.join();
 }
 
 // Threads that wait for the gate in the parent do not exist in the child. Nothing in the child may
@@ -188,17 +201,10 @@ TEST(GateForkTest, AChildFindsTheGateOpen) {
 TEST(GateForkTest, ThreadsOfAChildDoNotWaitForThoseOfTheParent) {
   if (!kChildrenMayHaveThreads) GTEST_SKIP() << "children may not have threads here";
   Gate gate;
-  std::atomic<bool> stop{false};
-  std::atomic<int> running{0};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 8; ++t) {
-    threads.emplace_back([&] {
-      ++running;
-      // Asleep, so that the others always wait and take no processor from the child.
-      while (!stop) gate.Alone([] { std::this_thread::sleep_for(std::chrono::microseconds(50)); });
-    });
-  }
-  EXPECT_TRUE(Eventually([&] { return running == 8; }));
+  // Asleep, so that the others always wait and take no processor from the child.
+  const Crowd crowd(8, [&](int) {
+    gate.Alone([] { std::this_thread::sleep_for(std::chrono::microseconds(50)); });
+  });
   int children = 0;
   for (; children < 100 / kSanitizerShare; ++children) {
     const std::string outcome = InChild([&] {
@@ -214,8 +220,6 @@ TEST(GateForkTest, ThreadsOfAChildDoNotWaitForThoseOfTheParent) {
     EXPECT_EQ(outcome, "ok") << "child " << children;
     if (outcome != "ok") break;
   }
-  stop = true;
-  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(GateForkTest, AChildOfAChildPassesToo) {

@@ -62,18 +62,15 @@ TEST(RuleSetTest, FindsTheMostSpecificEndpointOfEachDimension) {
       MakeRule("all", {}, "1/second"),
   };
   const auto set = Compiled(spec);
-  EXPECT_THAT(Matching(*set, {{"user", "u"}, {"endpoint", "/api/posts"}}),
-              ElementsAre("exact=u", "all=*"));
-  EXPECT_THAT(Matching(*set, {{"user", "u"}, {"endpoint", "//api/posts/"}}),
-              ElementsAre("exact=u", "all=*"));
-  EXPECT_THAT(Matching(*set, {{"user", "u"}, {"endpoint", "/api/x"}}),
-              ElementsAre("part=u", "all=*"));
-  EXPECT_THAT(Matching(*set, {{"user", "u"}, {"endpoint", "/api/x/y"}}),
-              ElementsAre("below=u", "all=*"));
-  EXPECT_THAT(Matching(*set, {{"user", "u"}, {"endpoint", "/api"}}),
-              ElementsAre("below=u", "all=*"));
-  EXPECT_THAT(Matching(*set, {{"user", "u"}, {"endpoint", "/users/7/posts"}}),
-              ElementsAre("named=u", "all=*"));
+  const auto at = [&](std::string_view endpoint) {
+    return Matching(*set, {{"user", "u"}, {"endpoint", endpoint}});
+  };
+  EXPECT_THAT(at("/api/posts"), ElementsAre("exact=u", "all=*"));
+  EXPECT_THAT(at("//api/posts/"), ElementsAre("exact=u", "all=*"));
+  EXPECT_THAT(at("/api/x"), ElementsAre("part=u", "all=*"));
+  EXPECT_THAT(at("/api/x/y"), ElementsAre("below=u", "all=*"));
+  EXPECT_THAT(at("/api"), ElementsAre("below=u", "all=*"));
+  EXPECT_THAT(at("/users/7/posts"), ElementsAre("named=u", "all=*"));
   EXPECT_THAT(Matching(*set, {{"user", "u"}}), ElementsAre("any=u", "all=*"));
   EXPECT_THAT(Matching(*set, {{"endpoint", "/api/posts"}}), ElementsAre("all=*"));
 }

@@ -150,13 +150,20 @@ def test_services_that_share_redis_see_what_each_was_told(server: RedisServer) -
         assert other(0) == ("OK", 1)
 
 
-def test_the_fallback_is_charged_while_redis_is_away(own_server: RedisServer) -> None:
-    uri = own_server.uri("timeout=0.2&connect_timeout=0.2&breaker_open=600")
+@contextlib.contextmanager
+def edge_without_its_redis(server: RedisServer, options: str = "") -> Iterator[Edge]:
+    """A service that counted 400 units in Redis, and found it gone at the next one."""
+    uri = server.uri(f"timeout=0.2&connect_timeout=0.2&breaker_open=600{options}")
     with edge_of(uri, None, "fixed-window", "limits: 1000/year") as edge:
         assert edge(400) == ("OK", 600)
-        own_server.kill()
+        server.kill()
         edge(1)
         assert edge.service.stats()["degraded"] == 1
+        yield edge
+
+
+def test_the_fallback_is_charged_while_redis_is_away(own_server: RedisServer) -> None:
+    with edge_without_its_redis(own_server) as edge:
         assert edge(5000) == ("OVER_LIMIT", 0)
         assert edge(0) == ("OVER_LIMIT", 0)
         assert edge.service.stats()["degraded"] >= 3
@@ -164,12 +171,7 @@ def test_the_fallback_is_charged_while_redis_is_away(own_server: RedisServer) ->
 
 
 def test_a_policy_charges_nothing_and_says_so(own_server: RedisServer) -> None:
-    uri = own_server.uri("timeout=0.2&connect_timeout=0.2&breaker_open=600&on_error=open")
-    with edge_of(uri, None, "fixed-window", "limits: 1000/year") as edge:
-        assert edge(400) == ("OK", 600)
-        own_server.kill()
-        edge(1)
-        assert edge.service.stats()["degraded"] == 1
+    with edge_without_its_redis(own_server, "&on_error=open") as edge:
         assert edge(5000)[0] == "OK"
         assert edge.service.stats()["written_off"] == 0
 
