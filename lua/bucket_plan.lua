@@ -1,45 +1,78 @@
--- A hit on several buckets, all or none: a short script in place of lua/plan.lua. For limits and
--- costs of whole microseconds, by the server's TIME.
+-- A hit on buckets without ids, all or none, by the server's TIME: a short script in place of
+-- lua/plan.lua.
+--
+-- Instants and durations are two numbers, whole microseconds and parts of one. A microsecond has
+-- 1000 * denominator parts, which the core keeps below 2^52.
 --
 -- KEYS: one for each limit, all of one hash slot.
--- ARGV[1] milliseconds that keys are kept after their state no longer matters; then for
---   each limit depth (burst * T) and cost * T, microseconds.
--- Value, TOLERANCE_US and reply as in lua/bucket_hits.lua; 1 means that all limits pass.
-local time = redis.call('TIME')
+-- ARGV[1] milliseconds that keys are kept after their state no longer matters; [2] for each limit
+--   five numbers of 7 bytes, big-endian: depth (burst * T), microseconds and parts; cost * T, the
+--   same; denominator.
+-- Value: as in lua/bucket.lua.
+-- Reply, all integers: the instant of the call, microseconds; 1 if all limits pass, else 0; then for
+--   each limit its state before, microseconds and parts, both 0 if fresh. If a state is one that
+--   this script does not understand, only the instant and -1: then nothing was done, and plan.lua
+--   with bucket.lua must be called.
+-- The core replaces TOLERANCE_US by kClockToleranceNs.
+local call, floor, pack, unpack = redis.call, math.floor, struct.pack, struct.unpack
+local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
-local margin = tonumber(ARGV[1]) + 3
-local reply = {now}
-local used = {}
-local passes = 1
+local margin = ARGV[1] + 3
+local numbers = ARGV[2]
+local reply, after = {now, 1}, {}
 for i = 1, #KEYS do
+  local depth, depth_parts, cost, cost_parts, denominator =
+    unpack('>I7I7I7I7I7', numbers, 35 * i - 34)
   local value = redis.pcall('GET', KEYS[i])
-  local tat = 0
-  if value then tat = type(value) == 'string' and tonumber(value) or -1 end
-  -- The remainder of an infinity and of no number is no number.
-  if tat % 1 ~= 0 or tat < 0 or tat > 9223372035000000 then tat = -1 end
-  local ahead = 0
-  if tat > now then ahead = tat - now end
-  used[i] = ahead + ARGV[2 * i + 1]
-  if tat < 0 then
-    passes = -1
-  elseif passes == 1 and used[i] > tonumber(ARGV[2 * i]) then
-    passes = 0
-  end
-  reply[2 * i] = 0
-  reply[2 * i + 1] = tat
-end
-if passes == 1 then
-  for i = 1, #KEYS do
-    reply[2 * i] = 1
-    redis.call('SET', KEYS[i], now + used[i], 'PX', math.floor(used[i] / 1000) + margin)
-  end
-elseif passes == 0 then
-  for i = 1, #KEYS do
-    -- Further ahead than the clock allows (step.h): moved back.
-    local depth = tonumber(ARGV[2 * i])
-    if used[i] - ARGV[2 * i + 1] > depth + TOLERANCE_US then
-      redis.call('SET', KEYS[i], now + depth, 'PX', math.floor(depth / 1000) + margin)
+  local tat, parts = 0, 0
+  if value then
+    tat = type(value) == 'string' and tonumber(value) or -1
+    if tat == -1 and (#value == 11 or #value == 18) then
+      local format, s, n = unpack('>I2I5I4', value)
+      local fraction = 0
+      if #value == 18 then format, fraction = format - FRACTION, unpack('>I7', value, 12) end
+      if format == FORMAT and n < E9 then
+        tat = s * 1000000 + floor(n / 1000)
+        parts = n % 1000 * denominator + math.min(fraction, denominator - 1)
+      end
     end
+    -- The remainder of an infinity and of no number is no number.
+    if tat % 1 ~= 0 or tat < 0 or tat > LAST_SECOND * 1000000 then return {now, -1} end
+  end
+  local used, used_parts = cost, cost_parts
+  if tat >= now then
+    used, used_parts = tat - now + cost, parts + cost_parts
+    if used_parts >= 1000 * denominator then
+      used, used_parts = used + 1, used_parts - 1000 * denominator
+    end
+  end
+  after[i] = {used, used_parts, denominator, false}
+  if used > depth or (used == depth and used_parts > depth_parts) then
+    reply[2] = 0
+    -- Further ahead than the clock allows (step.h): moved back.
+    local ahead = tat - now - TOLERANCE_US
+    if ahead > depth or (ahead == depth and parts > depth_parts) then
+      after[i] = {depth, depth_parts, denominator, true}
+    end
+  end
+  reply[2 * i + 1] = tat
+  reply[2 * i + 2] = parts
+end
+for i = 1, #KEYS do
+  local state = after[i]
+  if reply[2] == 1 or state[4] then
+    local used, parts, denominator = state[1], state[2], state[3]
+    local value = now + used
+    if parts > 0 then
+      local s, fraction = floor(value / 1000000), parts % denominator
+      local n = (value - s * 1000000) * 1000 + (parts - fraction) / denominator
+      if fraction > 0 then
+        value = pack('>I2I5I4I7', FORMAT + FRACTION, s, n, fraction)
+      else
+        value = pack('>I2I5I4', FORMAT, s, n)
+      end
+    end
+    call('SET', KEYS[i], value, 'PX', floor(used / 1000) + margin)
   end
 end
 return reply

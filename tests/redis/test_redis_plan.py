@@ -57,7 +57,7 @@ def test_all_or_none_in_one_command(server: RedisServer, algorithm: str) -> None
     assert scripts["del"] == 0
 
 
-def test_a_state_that_the_lean_script_does_not_understand(server: RedisServer) -> None:
+def test_states_of_hosts_with_a_clock_of_their_own(server: RedisServer) -> None:
     """Hosts with clock=client may leave instants that are no whole microseconds."""
     uri = f"redis://127.0.0.1:{server.port}?{PATIENT}&deny_cache_max=0"
     with tg.Limiter(["5/hour", "3/hour"], storage=uri, prefix="odd") as limiter:

@@ -23,19 +23,14 @@ struct Sorted {
   absl::InlinedVector<uint32_t, Scripts::kMostHits> kind_of;  // for each hit
 };
 
-// The charges of a plan, which are decided together, are kept apart.
-Sorted SortOut(Form form, absl::Span<const Charge> hits) {
+Sorted SortOut(absl::Span<const Charge> hits) {
   Sorted sorted;
   for (const Charge& hit : hits) {
     // Only the last kind of a key: hits of other costs between them come between them.
     const auto has_key = [&](const Alike& kind) { return Scripts::HaveSameKey(hit, *kind.charge); };
-    auto same = sorted.kinds.end();
-    if (IsOfHits(form)) {
-      const auto last = std::find_if(sorted.kinds.rbegin(), sorted.kinds.rend(), has_key);
-      if (last != sorted.kinds.rend() && Scripts::AreAlike(hit, *last->charge)) {
-        same = std::prev(last.base());
-      }
-    }
+    const auto last = std::find_if(sorted.kinds.rbegin(), sorted.kinds.rend(), has_key);
+    const bool is_like = last != sorted.kinds.rend() && Scripts::AreAlike(hit, *last->charge);
+    const auto same = is_like ? std::prev(last.base()) : sorted.kinds.end();
     sorted.kind_of.push_back(static_cast<uint32_t>(same - sorted.kinds.begin()));
     if (same == sorted.kinds.end()) {
       sorted.kinds.push_back({&hit, 1});
@@ -80,7 +75,7 @@ bool Scripts::CanShare(Form form, const Charge& a, const Charge& b) {
 
 std::string Scripts::HitsCommand(Form form, absl::Span<const Charge> hits, int64_t margin_ms,
                                  bool by_text) const {
-  const Sorted sorted = SortOut(form, hits);
+  const Sorted sorted = SortOut(hits);
   const Script& script = form == Form::kFixedHits ? fixed_hits_ : bucket_hits_;
   Words words;
   words.Add(by_text ? "EVAL" : "EVALSHA");
@@ -111,7 +106,7 @@ std::string Scripts::HitsCommand(Form form, absl::Span<const Charge> hits, int64
 
 absl::StatusOr<std::vector<Answer>> Scripts::ParseHits(const redisReply& reply, Form form,
                                                        absl::Span<const Charge> hits) {
-  const Sorted sorted = SortOut(form, hits);
+  const Sorted sorted = SortOut(hits);
   const size_t each = form == Form::kFixedHits ? 3 : 2;
   if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 1 + each * sorted.kinds.size()) {
     return ForeignReply();

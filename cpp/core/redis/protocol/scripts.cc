@@ -281,19 +281,7 @@ Scripts::Scripts() {
 
 std::string Scripts::Command(const Request& request, Form form, bool by_text) const {
   if (IsOfHits(form)) return HitsCommand(form, request.plan, request.margin_ms, by_text);
-  if (form == Form::kBucketPlan) {
-    Words words;
-    words.Add(by_text ? "EVAL" : "EVALSHA");
-    words.Add(by_text ? bucket_plan_.text : bucket_plan_.digest);
-    words.Add(static_cast<int64_t>(request.plan.size()));
-    for (const Charge& charge : request.plan) words.Add(RedisKey(*charge.limit, charge.key));
-    words.Add(request.margin_ms);
-    for (const Charge& charge : request.plan) {
-      words.Add(charge.limit->limit.depth_ns() / kMicrosecondNs);
-      words.Add(CostInterval(charge.limit->limit, charge.cost).ns / kMicrosecondNs);
-    }
-    return words.Finish();
-  }
+  if (form == Form::kBucketPlan) return BucketPlanCommand(request, by_text);
   if (IsDeletion(request)) {
     Words words;
     words.Add("DEL");
@@ -328,10 +316,9 @@ std::string Scripts::Command(const Request& request, Form form, bool by_text) co
 
 namespace {
 
-// Whether a script in whole microseconds can charge a bucket.
+// Whether lua/bucket_hits.lua, which counts in whole microseconds, can charge a bucket of a plan.
 bool IsPlainBucket(const Charge& charge) {
   const Limit& limit = charge.limit->limit;
-  if (!IsBucket(limit.algorithm()) || charge.cost > limit.most_plain_cost()) return false;
   const Interval cost = CostInterval(limit, charge.cost);
   return limit.depth_fraction() == 0 && limit.depth_ns() % kMicrosecondNs == 0 &&
          cost.fraction == 0 && cost.ns % kMicrosecondNs == 0;
@@ -351,8 +338,9 @@ bool IsPlainWindow(const Charge& charge) {
 Form Scripts::FormOf(const Request& request) {
   if (request.op != "hit" || !request.server_time || !request.askings.empty()) return Form::kFull;
   if (request.plan.size() == 1 && IsPlainWindow(request.plan[0])) return Form::kFixedHits;
-  if (!std::all_of(request.plan.begin(), request.plan.end(), IsPlainBucket)) return Form::kFull;
-  return request.plan.size() == 1 ? Form::kBucketHits : Form::kBucketPlan;
+  if (!std::all_of(request.plan.begin(), request.plan.end(), IsOfBucketPlan)) return Form::kFull;
+  return request.plan.size() == 1 && IsPlainBucket(request.plan[0]) ? Form::kBucketHits
+                                                                    : Form::kBucketPlan;
 }
 
 absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& request, Form form) {
@@ -365,16 +353,10 @@ absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& re
     return Answer();
   }
   if (form == Form::kFull) return ParseFull(reply, request);
+  if (form == Form::kBucketPlan) return ParseBucketPlan(reply, request.plan);
   const auto each = ParseHits(reply, form, request.plan);
   if (!each.ok()) return each.status();
-  Answer answer = each->front();
-  for (size_t i = 1; i < each->size(); ++i) {
-    const Answer& other = (*each)[i];
-    if (answer.states.empty() || other.states.empty()) return Answer();
-    answer.allowed &= other.allowed;
-    answer.states.push_back(other.states[0]);
-  }
-  return answer;
+  return each->front();
 }
 
 absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request& request) {

@@ -112,7 +112,7 @@ class Scripts {
   // belongs to another command; with Internal if it does, but the value of a key is out of range.
   // If the answer has no states, nothing was done, and the request must be sent in full.
   static absl::StatusOr<Answer> Parse(const redisReply& reply, const Request& request, Form form);
-  // An answer for each of `hits`, in a form of hits, or for each charge of a plan of buckets.
+  // An answer for each of `hits`, in a form of hits.
   static absl::StatusOr<std::vector<Answer>> ParseHits(const redisReply& reply, Form form,
                                                        absl::Span<const Charge> hits);
 
@@ -143,6 +143,11 @@ class Scripts {
     std::string digest;
   };
   static absl::StatusOr<Answer> ParseFull(const redisReply& reply, const Request& request);
+  // Whether lua/bucket_plan.lua can charge the limit. These are defined in bucket_plan.cc.
+  static bool IsOfBucketPlan(const Charge& charge);
+  std::string BucketPlanCommand(const Request& request, bool by_text) const;
+  static absl::StatusOr<Answer> ParseBucketPlan(const redisReply& reply,
+                                                absl::Span<const Charge> plan);
   // The script of a set of algorithms that ends in `tail`.
   static Script ScriptOf(size_t set, std::string_view tail);
   // Defined in reservations.cc.
