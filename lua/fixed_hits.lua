@@ -3,7 +3,8 @@
 --
 -- KEYS may repeat.
 -- ARGV[1] milliseconds that keys are kept after their state no longer matters; then for each key
---   its period, microseconds; its count; the cost of its hits; their number.
+--   its period, microseconds; its count; the cost of its hits; then for each key the number of its
+--   hits, or nothing if each has one.
 -- Value: as in lua/fixed_window.lua.
 -- Reply, all integers: the instant of the call, microseconds; then for each key how many of its
 --   hits pass, which are the first ones, and its state before: the end of the window,
@@ -16,11 +17,12 @@ local pack, unpack = struct.pack, struct.unpack
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 local margin = ARGV[1] + 3
+local several = ARGV[3 * #KEYS + 2]
 local reply = {now}
 local a, n = 2, 1
 for i = 1, #KEYS do
   local key = KEYS[i]
-  local period = tonumber(ARGV[a])
+  local period = ARGV[a] + 0
   local value = pcall('GET', key)
   local stop, used, known = 0, 0, 0
   if value then
@@ -44,10 +46,11 @@ for i = 1, #KEYS do
     stop = now - now % period + period
   end
   local passes = 0
-  local cost, left = tonumber(ARGV[a + 2]), ARGV[a + 1] - used
+  local cost, left = ARGV[a + 2] + 0, ARGV[a + 1] - used
   if before >= 0 and cost <= left then
+    passes = 1
     -- Exact: both are integers below 2^53.
-    passes = math.min(ARGV[a + 3] + 0, floor(left / cost))
+    if several then passes = math.min(ARGV[3 * #KEYS + 1 + i] + 0, floor(left / cost)) end
     local seconds = floor(stop / 1000000)
     value = pack('>I2I5I4I7', FORMAT, seconds, (stop - seconds * 1000000) * 1000,
                  used + passes * cost)
@@ -56,7 +59,7 @@ for i = 1, #KEYS do
   reply[n + 1] = passes
   reply[n + 2] = before
   reply[n + 3] = known
-  a = a + 4
+  a = a + 3
   n = n + 3
 end
 return reply

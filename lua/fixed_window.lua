@@ -36,8 +36,8 @@ local function calendar_window(first, months_each)
 end
 
 local function window_at(a, s, n)
-  local months = tonumber(ARGV[a + 2])
-  if months > 0 then
+  if ARGV[a + 2] ~= '0' then
+    local months = tonumber(ARGV[a + 2])
     local start, stop = calendar_window(first_month(s, months), months)
     return start, 0, stop, 0
   end
@@ -102,10 +102,10 @@ function fixed.read(key, a, now_s, now_n)
       refuse(value, 'a fixed window', 2)
     end
   end
-  local state = {es, en, used, code}
+  local state = {es, en, used, code, es = 0, en = 0, used = 0, allowed = false}
   if after(es, en, now_s, now_n) then
     local ss, sn
-    if tonumber(ARGV[a + 2]) > 0 then
+    if ARGV[a + 2] ~= '0' then
       ss, sn = window_at(a, es - 1, 0)
     else
       ss, sn = sub(es, en, tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
@@ -126,19 +126,20 @@ function fixed.read(key, a, now_s, now_n)
     ss, sn, es, en = window_at(a, now_s, now_n)
   end
   state.es, state.en, state.used = es, en, used
-  state.allowed = tonumber(ARGV[a + 4]) <= tonumber(ARGV[a + 3]) - used
+  state.allowed = ARGV[a + 3] - used >= tonumber(ARGV[a + 4])
   return state
 end
 
 function fixed.write(key, a, now_s, now_n, state, charge)
   local used = state.used
-  if charge then used = used + tonumber(ARGV[a + 4]) end
-  local count, es, en = tonumber(ARGV[a + 3]), state.es, state.en
+  if charge then used = used + ARGV[a + 4] end
+  local es, en = state.es, state.en
+  local count = state.owes and tonumber(ARGV[a + 3]) or 0
   local value
-  if state.owes and used > count and count > 0 then
+  if used > count and count > 0 then
     local full = math.floor((used - 1) / count)
     local ss, sn
-    if tonumber(ARGV[a + 2]) > 0 then
+    if ARGV[a + 2] ~= '0' then
       ss, sn = window_at(a, es - 1, 0)
     else
       ss, sn = sub(es, en, tonumber(ARGV[a]), tonumber(ARGV[a + 1]))

@@ -75,7 +75,9 @@ function sliding.read(key, a, now_s, now_n)
       refuse(value, 'a sliding window', 2)
     end
   end
-  local state = {gs, gn, current, previous}
+  local state = {
+    gs, gn, current, previous, ss = 0, sn = 0, current = 0, previous = 0, allowed = false,
+  }
   local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
   local ss, sn
   if after(gs, gn, now_s, now_n) then
@@ -84,7 +86,7 @@ function sliding.read(key, a, now_s, now_n)
       ss, sn = sub(es, en, ps, pn)
       if after(ss, sn, now_s, now_n) then
         read_owing(a, now_s, now_n, state, ss, sn)
-        local room = tonumber(ARGV[a + 2]) - state.current - tonumber(ARGV[a + 3])
+        local room = ARGV[a + 2] - state.current - ARGV[a + 3]
         state.allowed = fits(a, now_s, now_n, state, room)
         return state
       end
@@ -105,14 +107,14 @@ function sliding.read(key, a, now_s, now_n)
     ss, sn = floor_to(now_s, now_n, ps, pn)
   end
   state.ss, state.sn, state.current, state.previous = ss, sn, current, previous
-  local room = tonumber(ARGV[a + 2]) - current - tonumber(ARGV[a + 3])
+  local room = ARGV[a + 2] - current - ARGV[a + 3]
   state.allowed = fits(a, now_s, now_n, state, room)
   return state
 end
 
 function sliding.write(key, a, now_s, now_n, state, charge)
   local current, previous, format = state.current, state.previous, FORMAT
-  if charge then current = current + tonumber(ARGV[a + 3]) end
+  if charge then current = current + ARGV[a + 3] end
   local ps, pn = tonumber(ARGV[a]), tonumber(ARGV[a + 1])
   local ss, sn = state.ss, state.sn
   if state.owes then
@@ -168,7 +170,7 @@ if not plain then
     state.changed = true
     state[1], state[2] = add(es, en, ps, pn)
     state[3], state[4] = state.current, state.previous
-    local room = tonumber(ARGV[a + 2]) - state.current - tonumber(ARGV[a + 3])
+    local room = ARGV[a + 2] - state.current - ARGV[a + 3]
     state.allowed = fits(a, now_s, now_n, state, room)
   end
 

@@ -91,13 +91,12 @@ std::string Scripts::HitsCommand(Form form, absl::Span<const Charge> hits, int64
       words.Add(limit.period_ns() / kMicrosecondNs);
       words.Add(limit.count());
       words.Add(std::min(kind.charge->cost, limit.count() + 1));
-      words.Add(kind.hits);
     }
-    return words.Finish();
+  } else {
+    words.Add(hits[0].limit->limit.depth_ns() / kMicrosecondNs);
+    words.Add(CostInterval(hits[0].limit->limit, hits[0].cost).ns / kMicrosecondNs);
+    words.Add(margin_ms);
   }
-  words.Add(hits[0].limit->limit.depth_ns() / kMicrosecondNs);
-  words.Add(CostInterval(hits[0].limit->limit, hits[0].cost).ns / kMicrosecondNs);
-  words.Add(margin_ms);
   if (sorted.kinds.size() < hits.size()) {
     for (const Alike& kind : sorted.kinds) words.Add(kind.hits);
   }
