@@ -8,15 +8,16 @@
 --   (Limit::span_parts()). With the flag 4, for a key without an id that owes, also 2 bytes of the
 --   code of the nanoseconds beyond the burst (value.lua). While nodes hold units of the key, the
 --   flags 1 and 32, and the fields of slots.lua at the end.
--- ARGV, 15: depth s, ns, fraction (burst * T); denominator; never (1 if the cost is beyond the
+-- ARGV, 11: depth s, ns, fraction (burst * T); denominator; never (1 if the cost is beyond the
 --   burst; for charge the units that are wanted); cost * T as s, ns, fraction (for charge T); for a
---   limit with an id its count (else 0), its period, s, ns, and what its fractions have more; T as
---   s, ns, fraction. For lease, 8 more: the units wanted, for how many
---   microseconds, and for two slots the end, the units spent and the units given back.
--- State in the reply, 8: s, ns, fraction as in the value, the count that wrote it (without an id
---   the code of what is owed); then the slots: end, length, current, previous; all 0 if fresh. With
---   slots it is the state with their cap, and after the reports of a lease.
-local bucket = {args = 15, more = 3, of_lease = 8}
+--   limit with an id its count (else 0), and what its fractions have more; and as one text what few
+--   calls need: T as s, ns, fraction, and for a limit with an id its period, s, ns (else 0, 0).
+--   For lease, 8 more: the units wanted, for how many microseconds, and for two slots the end, the
+--   units spent and the units given back.
+-- State in the reply, 4: s, ns, fraction as in the value, the count that wrote it (without an id
+--   the code of what is owed); all 0 if fresh. 4 more if nodes hold units: the slots' end, length,
+--   current, previous. Then it is the state with their cap, and after the reports of a lease.
+local bucket = {args = 11, more = 3, of_lease = 8}
 
 local FRACTION = 1
 local COUNT = 2
@@ -40,17 +41,23 @@ local function scaled(s, n, f, count, denominator, to_count, to_denominator)
 end
 
 -- The time of one unit, as slots.lua takes it.
-local function unit_of(a)
-  return {tonumber(ARGV[a + 12]), tonumber(ARGV[a + 13]), tonumber(ARGV[a + 14]),
-          tonumber(ARGV[a + 3])}
+function bucket.unit_of(a)
+  local s, n, f = string.match(ARGV[a + 10], '(%d+) (%d+) (%d+)')
+  return {s + 0, n + 0, f + 0, ARGV[a + 3] + 0}
+end
+
+-- The period of a limit with an id.
+local function period_of(a)
+  local s, n = string.match(ARGV[a + 10], '(%d+) (%d+)$')
+  return s + 0, n + 0
 end
 
 -- Whether the cost has room within the depth.
 local function judge(state, a, depth_s, depth_n, depth_f, denominator)
   if ARGV[a + 4] ~= '0' then return end
   local used = state.before
-  local us, un, uf = plus(used[1], used[2], used[3], tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]),
-                          tonumber(ARGV[a + 7]), denominator)
+  local us, un, uf = plus(used[1], used[2], used[3], ARGV[a + 5] + 0, ARGV[a + 6] + 0,
+                          ARGV[a + 7] + 0, denominator)
   state.after = {us, un, uf}
   state.allowed = not deeper(us, un, uf, depth_s, depth_n, depth_f)
 end
@@ -58,27 +65,26 @@ end
 -- Has the reply tell of `used`, by the numbers of this limit, and of the slots.
 local function tell(state, a, now_s, now_n, used, slots)
   state.before, state.slots = used, slots
-  state.count, state.denominator = tonumber(ARGV[a + 8]), tonumber(ARGV[a + 3])
-  state.fraction, state.span_parts = used[3], tonumber(ARGV[a + 11])
+  state.count, state.denominator = ARGV[a + 8] + 0, ARGV[a + 3] + 0
+  state.span_parts = ARGV[a + 9] + 0
   local s, n = add(now_s, now_n, used[1], used[2])
-  state[1], state[2], state[3] = s, n, used[3] + (state.count ~= 0 and state.span_parts or 0)
+  state[1], state[2], state[3] = s, n, used[3] + state.span_parts
   if not state.owes then state[4] = state.count end
   if slots then
     state[5], state[6] = slots.finish, slots.length
     state[7], state[8] = slots.current, slots.previous
-  else
-    state[5], state[6], state[7], state[8] = 0, 0, 0, 0
   end
 end
 
 -- Takes off the units of slots that no grant can have made: the time of those that are out is within
 -- the burst, or within as many periods as the burst that an earlier limit of the id had may span.
 local function bound(slots, a, now_s)
-  local most = tonumber(ARGV[a]) + tonumber(ARGV[a + 1]) / E9
+  local most = ARGV[a] + ARGV[a + 1] / E9
   if ARGV[a + 8] ~= '0' then
-    most = math.max(most, MOST_SPAN * (tonumber(ARGV[a + 9]) + tonumber(ARGV[a + 10]) / E9))
+    local ps, pn = period_of(a)
+    most = math.max(most, MOST_SPAN * (ps + pn / E9))
   end
-  local unit = unit_of(a)
+  local unit = bucket.unit_of(a)
   local each = unit[1] + (unit[2] + unit[3] / unit[4]) / E9
   if each == 0 then return end
   local units = math.floor(math.min(most, LAST_SECOND - now_s - 1) / each * 1.000001) + 1
@@ -89,7 +95,7 @@ end
 function bucket.read(key, a, now_s, now_n)
   local value = redis.call('GET', key)
   local s, n, f = 0, 0, 0
-  local denominator, count = tonumber(ARGV[a + 3]), tonumber(ARGV[a + 8])
+  local denominator, count = ARGV[a + 3] + 0, ARGV[a + 8] + 0
   local by_count, by_denominator = count, denominator  -- of the limit that wrote the state
   local code = 0
   local slots
@@ -132,11 +138,11 @@ function bucket.read(key, a, now_s, now_n)
   end
   local fraction = f % by_denominator
   local state = {
-    s, n, f, code > 0 and code or value and by_count or 0, 0, 0, 0, 0, count = by_count,
-    denominator = by_denominator, owes = code > 0, fraction = fraction, span_parts = f - fraction,
-    before = false, after = false, behind = false, allowed = false,
+    s, n, f, code > 0 and code or value and by_count or 0, count = by_count,
+    denominator = by_denominator, owes = code > 0, span_parts = f - fraction, before = false,
+    after = false, allowed = false,
   }
-  local depth_s, depth_n, depth_f = tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])
+  local depth_s, depth_n, depth_f = ARGV[a] + 0, ARGV[a + 1] + 0, ARGV[a + 2] + 0
   -- The usage, as a duration from now.
   local us, un, uf = 0, 0, 0
   if not after(now_s, now_n, s, n) and (s > 0 or n > 0) then
@@ -151,11 +157,12 @@ function bucket.read(key, a, now_s, now_n)
       if count ~= 0 and state.behind then
         -- With an id, the burst that wrote the state may span more than this depth.
         local span = (f - fraction) / by_denominator + 1
-        local ps, pn = tonumber(ARGV[a + 9]) * span, tonumber(ARGV[a + 10]) * span
+        local ps, pn = period_of(a)
+        ps, pn = ps * span, pn * span
         ps, pn = add(ps + math.floor(pn / E9), pn % E9, 0, TOLERANCE)
         state.behind = after(us, un, ts, tn) and after(us, un, ps, pn)
         -- More periods than the burst spans are those of a debt, or of a larger burst of the id.
-        if span > tonumber(ARGV[a + 11]) / denominator + 1 then
+        if span > ARGV[a + 9] / denominator + 1 then
           ms, mn = sub(ps, pn, 0, TOLERANCE)
           mf = 0
         end
@@ -171,7 +178,7 @@ function bucket.read(key, a, now_s, now_n)
   if slots then
     local now = now_s * 1000000 + math.floor(now_n / 1000)
     bound(slots, a, now_s)
-    local used, left = holding().settled(slots, now, state.before, unit_of(a))
+    local used, left = holding().settled(slots, now, state.before, bucket.unit_of(a))
     tell(state, a, now_s, now_n, used, left)
   end
   judge(state, a, depth_s, depth_n, depth_f, denominator)
@@ -207,7 +214,7 @@ local function store(key, a, now_s, now_n, used, count, denominator, span_parts,
   local value = encoded(a, s, n, used, count, denominator, span_parts, owes, slots)
   if slots then
     value = value .. holding().packed(slots)
-    used = holding().longest(slots, now_s * 1000000 + math.floor(now_n / 1000), used, unit_of(a))
+    used = holding().longest(slots, now_s * 1000000 + math.floor(now_n / 1000), used, bucket.unit_of(a))
   end
   -- The fraction is part of one more nanosecond.
   local ls, ln = add(used[1], used[2], 0, 1)
@@ -216,12 +223,11 @@ end
 
 function bucket.write(key, a, now_s, now_n, state, charge)
   local used = charge and state.after or state.before
-  local count, denominator, span_parts =
-    tonumber(ARGV[a + 8]), tonumber(ARGV[a + 3]), tonumber(ARGV[a + 11])
-  if count ~= 0 and deeper(used[1], used[2], used[3], tonumber(ARGV[a]), tonumber(ARGV[a + 1]),
-                           tonumber(ARGV[a + 2])) then
+  local count, denominator, span_parts = ARGV[a + 8] + 0, ARGV[a + 3] + 0, ARGV[a + 9] + 0
+  if count ~= 0 and
+     deeper(used[1], used[2], used[3], ARGV[a] + 0, ARGV[a + 1] + 0, ARGV[a + 2] + 0) then
     -- What is owed spans more periods than the burst.
-    local ps, pn = tonumber(ARGV[a + 9]), tonumber(ARGV[a + 10])
+    local ps, pn = period_of(a)
     local span = math.ceil((used[1] + used[2] / E9) / (ps + pn / E9) - 0.000001)
     span_parts = math.max(span_parts, (math.min(span, MOST_SPAN) - 1) * denominator)
   end
@@ -255,20 +261,20 @@ if not plain then
 
   -- Charges as many of the wanted units as may be charged.
   function bucket.take(key, a, now_s, now_n, state)
-    local most = {tonumber(ARGV[a + 15]), tonumber(ARGV[a + 16]), tonumber(ARGV[a + 17])}
+    local most = {ARGV[a + 11] + 0, ARGV[a + 12] + 0, ARGV[a + 13] + 0}
     local units
-    units, state.after = fitting(tonumber(ARGV[a + 4]), state.before, unit_of(a), most)
+    units, state.after = fitting(tonumber(ARGV[a + 4]), state.before, bucket.unit_of(a), most)
     return units
   end
 
   -- Applies what a node reports with its question.
   function bucket.hear(key, a, now_s, now_n, state)
-    for report = a + 17, a + 20, 3 do
+    for report = a + 13, a + 16, 3 do
       local slots = state.slots
       local spent, given = tonumber(ARGV[report + 1]), tonumber(ARGV[report + 2])
       if slots and (spent > 0 or given > 0) then
         local used = holding().heard(slots, tonumber(ARGV[report]), spent, given, state.before,
-                                     unit_of(a))
+                                     bucket.unit_of(a))
         tell(state, a, now_s, now_n, used, slots)
         state.changed = true
       end
@@ -282,15 +288,15 @@ if not plain then
     local used = charged and state.after or state.before
     local units = 0
     if passed then
-      local unit = unit_of(a)
+      local unit = bucket.unit_of(a)
       local most = {tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])}
-      local wanted = tonumber(ARGV[a + 15])
+      local wanted = tonumber(ARGV[a + 11])
       units = math.floor(fitting(2 * wanted, used, unit, most) / 2)
       if units > 0 then
         local s, n, f = holding().time_of(units, unit)
         used = {plus(used[1], used[2], used[3], s, n, f, unit[4])}
         local now = now_s * 1000000 + math.floor(now_n / 1000)
-        state.slots = holding().granted(state.slots, now, units, tonumber(ARGV[a + 16]))
+        state.slots = holding().granted(state.slots, now, units, tonumber(ARGV[a + 12]))
       end
     end
     if charged or units > 0 or state.changed or state.behind then
@@ -303,7 +309,7 @@ if not plain then
   -- Here cost * T is for no more than the burst and max_debt, or for the whole cost if the limit
   -- has an id. Uses the numbers that wrote the state.
   function bucket.refund(key, a, now_s, now_n, state)
-    local s, n, f = state[1], state[2], state.fraction
+    local s, n, f = state[1], state[2], state[3] - state.span_parts
     if not after(s, n, now_s, now_n) and not (s == now_s and n == now_n and f > 0) then return end
     local bs, bn, bf = tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6]), tonumber(ARGV[a + 7])
     local count, denominator = tonumber(ARGV[a + 8]), tonumber(ARGV[a + 3])
@@ -328,7 +334,7 @@ if not plain then
   function bucket.reset(key, a, now_s, now_n, state, used)
     used = used or {0, 0, 0}
     local slots = state.slots
-    if slots then used = holding().raised(used, slots.current + slots.previous, 0, unit_of(a)) end
+    if slots then used = holding().raised(used, slots.current + slots.previous, 0, bucket.unit_of(a)) end
     if used[1] == 0 and used[2] == 0 and used[3] == 0 then
       redis.call('DEL', key)
       return

@@ -28,14 +28,15 @@
 -- Reply, all integers but the states of quotas:
 --   1 if all limits pass, else 0; 1 for operations that decide nothing
 --   the instant of the call, s, ns
---   for each limit its state before the call: 4, 6 or 8 numbers or a text, as the head of its file
---   lists; the core computes the values of headers from it, by its pure step
+--   for each limit its state before the call: 4 or 6 numbers or a text, as the head of its file
+--   lists; the core computes the values of headers from it, by its pure step. If nodes hold units
+--   of any of the keys, 8 for each limit, those that a state does not have being 0
 --   for charge and lease, for each limit the units that it was charged or that it granted
 -- Units: seconds and nanoseconds since the epoch.
 local reply = {1, now_s, now_n}
 local plan = {}
+local width
 local a = 7
-local size = 3
 for i = 1, #KEYS do
   local algorithm = algorithms[ARGV[a]]
   local state = algorithm.read(KEYS[i], a + 1, now_s, now_n)
@@ -49,15 +50,19 @@ for i = 1, #KEYS do
     refused = refuses(i, state) and op ~= 'charge'
   end
   if refused or (state.behind and not confirmed) then reply[1] = 0 end
-  for j = 1, #state do
-    size = size + 1
-    reply[size] = state[j]
-  end
+  if #state == 8 then width = 8 end
   a = a + 1 + algorithm.args
   if not plain then
     if op == 'charge' or state.oversize then a = a + algorithm.more end
     if op == 'lease' then a = a + (algorithm.of_lease or 0) end
   end
+end
+
+local size = 3
+for i = 1, #KEYS do
+  local state = plan[i][3]
+  for j = 1, width or #state do reply[size + j] = state[j] or 0 end
+  size = size + (width or #state)
 end
 
 if op == 'hit' or op == 'lease' then

@@ -25,7 +25,8 @@
 -- Reply, all integers but the states of quotas:
 --   1; or 0 if nothing was done: a limit or a record refused, or a state lies too far ahead
 --   the instant of the call, s, ns
---   for each limit its state: before the call, but for settle after it
+--   for each limit its state: before the call, but for settle after it; with 8 numbers each as for
+--     plan.lua
 --   for each limit what was found of its record, as Found in cpp/include/tidegate/reservation.h;
 --     the units of the record; and for settle the units that are charged now
 local undo = op == 'undo'
@@ -80,8 +81,7 @@ local function give_back(i, p, units, until_s, until_n, admitted_s, admitted_n)
   local kept = {}
   for word = at, at + p.algorithm.args - 1 do kept[word] = ARGV[word] end
   if name == 'bucket' then
-    local s, n, f = holding().time_of(units, {tonumber(ARGV[at + 12]), tonumber(ARGV[at + 13]),
-                                    tonumber(ARGV[at + 14]), tonumber(ARGV[at + 3])})
+    local s, n, f = holding().time_of(units, p.algorithm.unit_of(at))
     local left_s, left_n = sub(until_s, until_n, now_s, now_n)
     if after(s, n, left_s, left_n) and not stands(KEYS[i], until_s, until_n) then
       s, n, f = left_s, left_n, 0
@@ -244,7 +244,7 @@ local function settle(i, p)
   redis.call('SET', p.record, text('s', p.units), 'PX', ms)
 end
 
-local size = 3
+local width
 for i = 1, count do
   local p = plan[i]
   if op == 'settle' then
@@ -257,10 +257,13 @@ for i = 1, count do
   elseif p.state.behind and confirmed then
     p.algorithm.write(KEYS[i], p.at, now_s, now_n, p.state, false)
   end
-  for j = 1, #p.state do
-    size = size + 1
-    reply[size] = p.state[j]
-  end
+  if #p.state == 8 then width = 8 end
+end
+local size = 3
+for i = 1, count do
+  local state = plan[i].state
+  for j = 1, width or #state do reply[size + j] = state[j] or 0 end
+  size = size + (width or #state)
 end
 for i = 1, count do
   local p = plan[i]

@@ -51,8 +51,11 @@ size_t PartOf(const Limit& limit) {
   }
 }
 
-size_t StateSize(const Limit& limit) {
-  if (IsBucket(limit.algorithm())) return 8;
+// The numbers of each state in a reply that has the units that nodes hold.
+constexpr size_t kWide = 8;
+
+size_t StateSize(const Limit& limit, bool wide) {
+  if (wide) return kWide;
   return HasCell(limit.algorithm()) ? 4 : IsLog(limit.algorithm()) ? 6 : 1;
 }
 
@@ -134,10 +137,11 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
     words->AddInstant(interval.ns);
     words->Add(interval.fraction);
     words->Add(limit.keeps_count() ? limit.count() : 0);
-    words->AddInstant(limit.keeps_count() ? limit.period_ns() : 0);
     words->Add(limit.span_parts());
-    words->AddInstant(limit.step_ns());
-    words->Add(limit.step_fraction());
+    const int64_t period_ns = limit.keeps_count() ? limit.period_ns() : 0;
+    words->Add(absl::StrCat(limit.step_ns() / kSecondNs, " ", limit.step_ns() % kSecondNs, " ",
+                            limit.step_fraction(), " ", period_ns / kSecondNs, " ",
+                            period_ns % kSecondNs));
     if (IsLease(request)) AppendQuestion(words, request, charge);
     if (of_used) {
       const Interval all = CostInterval(limit, limit.burst() + debt);
@@ -211,7 +215,7 @@ std::optional<CellState> UsedUpQuota(const Charge& charge, const Answer& answer,
 }
 
 // The states of quotas are texts, all else integers.
-absl::Status CheckTypes(const redisReply& reply, absl::Span<const Charge> plan) {
+absl::Status CheckTypes(const redisReply& reply, absl::Span<const Charge> plan, bool wide) {
   size_t at = 0;
   const auto expect = [&](size_t number, bool (*is)(const redisReply&)) {
     for (const size_t end = at + number; at < end; ++at) {
@@ -222,7 +226,8 @@ absl::Status CheckTypes(const redisReply& reply, absl::Span<const Charge> plan) 
   bool good = expect(3, IsInteger);
   for (const Charge& charge : plan) {
     const Limit& limit = charge.limit->limit;
-    good = good && expect(StateSize(limit), limit.quota() == nullptr ? IsInteger : IsText);
+    const size_t texts = limit.quota() == nullptr ? 0 : 1;
+    good = good && expect(texts, IsText) && expect(StateSize(limit, wide) - texts, IsInteger);
   }
   return good && expect(reply.elements - at, IsInteger) ? absl::OkStatus() : ForeignReply();
 }
@@ -363,10 +368,11 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request
   const absl::Span<const Charge> plan = request.plan;
   const bool of_used = IsOfUsed(request);
   const size_t more = request.reservation != nullptr ? 3 : of_used || IsLease(request) ? 1 : 0;
+  const bool wide = reply.elements == 3 + (more + kWide) * plan.size();
   size_t expected = 3 + more * plan.size();
-  for (const Charge& charge : plan) expected += StateSize(charge.limit->limit);
+  for (const Charge& charge : plan) expected += StateSize(charge.limit->limit, wide);
   if (reply.type != REDIS_REPLY_ARRAY || reply.elements != expected) return ForeignReply();
-  if (absl::Status status = CheckTypes(reply, plan); !status.ok()) return status;
+  if (absl::Status status = CheckTypes(reply, plan, wide); !status.ok()) return status;
   const auto number = [&](size_t i) { return static_cast<int64_t>(reply.element[i]->integer); };
   if ((number(0) != 0 && number(0) != 1) || number(1) < 0 ||
       number(1) > kMaxInstantNs / kSecondNs || number(2) < 0 || number(2) >= kSecondNs) {
@@ -384,7 +390,7 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request
   size_t at = 3;
   for (const Charge& charge : plan) {
     std::array<int64_t, 8>& state = answer.states.emplace_back();
-    const size_t size = StateSize(charge.limit->limit);
+    const size_t size = StateSize(charge.limit->limit, wide);
     if (charge.limit->limit.quota() != nullptr) {
       const redisReply& text = *reply.element[at];
       std::optional<QuotaState> quota = UnpackQuota({text.str, text.len});
