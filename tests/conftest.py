@@ -72,15 +72,22 @@ def pytest_collection_finish() -> None:
 
 # Files that take long for their number of tests, the longest first.
 LONG = [
-    "python/limiter/test_types.py",
-    "python/tuning/test_notebooks.py",
     "python/service/test_serve.py",
     "python/service/test_dashboard_browser.py",
-    "faults/test_chaos.py",
-    "faults/test_shm_processes.py",
+    "python/limiter/test_types.py",
+    "codebase/test_processes_end.py",
+    "redis/test_idle_connections.py",
+    "database/test_changes.py",
     "python/benchmarks/test_surge.py",
+    "codebase/test_build_messages.py",
+    "python/tuning/test_notebooks.py",
+    "python/service/test_envoy_proxy.py",
+    "python/tuning/test_replay_agrees.py",
+    "python/service/test_serve_database.py",
+    "python/migrate/test_migrate.py",
+    "python/service/test_serve_addresses.py",
     "redis/test_shared_board.py",
-    "codebase/test_touched.py",
+    "faults/test_chaos.py",
 ]
 
 
