@@ -31,3 +31,7 @@ class RuleDatabase:
 
     def add_rule(self, id: str, limits: str, **columns: Any) -> None:
         self.add("rate_limit_rules", rule_id=id, limits=limits, **columns)
+
+    def add_override(self, limits: str, **columns: Any) -> None:
+        """Adds limits of user 42 by the rule `api`."""
+        self.add("rate_limit_overrides", rule_id="api", key='"42"', limits=limits, **columns)

@@ -474,13 +474,7 @@ def test_if_the_database_is_down_at_start_the_cached_rules_are_used(
     with own_postgres.connect("postgres") as connection:
         database = RuleDatabase(url, connection)
         database.add_rule("api", "2/minute")
-        database.add(
-            "rate_limit_overrides",
-            rule_id="api",
-            key='"42"',
-            limits="9/minute",
-            expires_at="2030-01-01 00:00:00+00",
-        )
+        database.add_override("9/minute", expires_at="2030-01-01 00:00:00+00")
     with SqlRules(url, cache=cache) as source:
         kept = source.current.digest
     assert stat.S_IMODE(cache.stat().st_mode) == 0o600

@@ -149,13 +149,8 @@ def test_custom_limits_of_a_user_are_overrides(database: RuleDatabase) -> None:
 
 def test_an_override_is_in_force_until_it_expires(database: RuleDatabase) -> None:
     database.add_rule("api", "10/minute")
-    database.add(
-        "rate_limit_overrides",
-        rule_id="api",
-        key='"42"',
-        limits="20/minute",
-        expires_at="1970-01-02 00:00:00" + ("+00" if "postgres" in database.url else ""),
-    )
+    zone = "+00" if "postgres" in database.url else ""
+    database.add_override("20/minute", expires_at=f"1970-01-02 00:00:00{zone}")
     clock = tg.ManualClock(0)
     limiter = tg.Limiter(rules=read_rules(database.url), clock=clock)
     assert limiter.check(user="42").limit == 20
@@ -260,10 +255,7 @@ def test_an_infinite_end_never_comes_and_an_ancient_one_has_passed(
     database: RuleDatabase, expires_at: str, is_there: bool
 ) -> None:
     database.add_rule("api", "10/minute")
-    database.add(
-        "rate_limit_overrides",
-        rule_id="api", key='"42"', limits="20/minute", expires_at=expires_at,
-    )  # fmt: skip
+    database.add_override("20/minute", expires_at=expires_at)
     assert limiter_of(database).check(user="42").limit == (20 if is_there else 10)
 
 

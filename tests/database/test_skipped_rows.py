@@ -30,7 +30,7 @@ def test_custom_limits_that_are_not_accepted_are_skipped(
 def test_a_second_override_of_one_key_is_skipped(database: RuleDatabase) -> None:
     database.add_rule("api", "10/minute")
     for limits in ("20/minute", "30/minute"):
-        database.add("rate_limit_overrides", rule_id="api", key='"42"', limits=limits)
+        database.add_override(limits)
     with SqlRules(database.url) as source:
         assert [problem.where for problem in source.current.skipped] == [""]
         assert source.current.overrides == 1
