@@ -24,6 +24,13 @@ from polling import eventually
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+def imported_by(code: str) -> set[str]:
+    """The modules that an interpreter has imported once it has run `code`."""
+    look = f"{code}\nimport sys\nprint()\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
 def start(command: Sequence[str | os.PathLike[str]], **options: Any) -> subprocess.Popen[Any]:
     """As subprocess.Popen, in a process group of its own, which stop() ends."""
     return subprocess.Popen(command, start_new_session=True, **options)

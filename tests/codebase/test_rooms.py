@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import functools
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import imported_by
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "tidegate"
@@ -198,9 +197,8 @@ def test_the_package_holds_only_faces_and_rooms() -> None:
 
 
 def test_importing_tidegate_loads_only_the_limiter_and_storages() -> None:
-    look = "import sys, tidegate; print(*(name for name in sys.modules if 'tidegate' in name))"
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[2] or "__init__" for name in done.stdout.split()}
+    found = {name for name in imported_by("import tidegate") if "tidegate" in name}
+    loaded = {name.partition(".")[2] or "__init__" for name in found}
     assert {_room(name) for name in loaded} == {"core", "storage", "limiter", "package"}
     assert "limiter.loops" not in loaded
 

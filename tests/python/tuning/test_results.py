@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -12,6 +9,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from processes import imported_by
 from tidegate import ConfigurationError, Limit, Limiter, ManualClock, Plan, RuleSet, tuning
 
 SECOND = 10**9
@@ -230,23 +228,13 @@ def test_a_progress_bar_is_shown_if_asked_for(capfd: pytest.CaptureFixture[str])
 
 
 def test_importing_tidegate_does_not_import_tuning_or_numpy() -> None:
-    look = (
-        "import sys, json, tidegate; "
-        "print(json.dumps([name for name in sys.modules if 'tuning' in name or name == 'numpy']))"
-    )
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == []
+    found = imported_by("import tidegate")
+    assert [name for name in found if "tuning" in name or name == "numpy"] == []
 
 
 def test_tuning_imports_no_optional_library_but_numpy() -> None:
-    look = (
-        "import sys, json; from tidegate import tuning; "
-        "tuning.replay('1/hour', ['a'], [1]); "
-        "print(json.dumps([name for name in ('pandas', 'polars', 'pyarrow', 'tqdm', 'matplotlib') "
-        "if name in sys.modules]))"
-    )
-    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == []
+    found = imported_by("from tidegate import tuning; tuning.replay('1/hour', ['a'], [1])")
+    assert found & {"pandas", "polars", "pyarrow", "tqdm", "matplotlib"} == set()
 
 
 def test_names_that_utf8_cannot_encode_are_exported_as_escapes() -> None:
