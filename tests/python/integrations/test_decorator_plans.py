@@ -206,13 +206,18 @@ def test_the_fields_show_the_corrected_state(kind, clock):
     assert told == ["90", "80", "70"]
 
 
-def test_the_fields_show_the_limit_that_binds_after_the_correction(kind, clock):
-    def decorate(view):
-        requests = rate_limit("20/minute", key=user, clock=clock)
-        tokens = rate_limit("100/minute", key=user, cost=90, cost_after=after, clock=clock)
-        return requests(tokens(view))
+def service_of_requests_and_tokens(kind, clock, requests, tokens, cost):
+    """A service that limits requests, and tokens by what they cost in the end."""
 
-    service = Service(kind, decorate)
+    def decorate(view):
+        by_tokens = rate_limit(tokens, key=user, cost=cost, cost_after=after, clock=clock)
+        return rate_limit(requests, key=user, clock=clock)(by_tokens(view))
+
+    return Service(kind, decorate)
+
+
+def test_the_fields_show_the_limit_that_binds_after_the_correction(kind, clock):
+    service = service_of_requests_and_tokens(kind, clock, "20/minute", "100/minute", cost=90)
     # 10 tokens and 19 requests remained before the correction; now 99 tokens remain.
     assert service.ask(user="a", tokens=1).headers["ratelimit"] == '"20/minute";r=19;t=3'
     # Now 18 requests and 9 tokens remain.
@@ -220,12 +225,7 @@ def test_the_fields_show_the_limit_that_binds_after_the_correction(kind, clock):
 
 
 def test_requests_and_tokens_are_one_plan(kind, clock):
-    def decorate(view):
-        requests = rate_limit("10/minute", key=user, clock=clock)
-        tokens = rate_limit("1000/minute", key=user, cost=100, cost_after=after, clock=clock)
-        return requests(tokens(view))
-
-    service = Service(kind, decorate)
+    service = service_of_requests_and_tokens(kind, clock, "10/minute", "1000/minute", cost=100)
     assert service.ask(user="a", tokens=950).status_code == 200
     refused = service.ask(user="a", tokens=1)
     assert refused.status_code == 429
