@@ -83,6 +83,16 @@ class Times:
     stopped: float
 
 
+@dataclass
+class _Run:
+    """What the processes of the load report, and what they ran on and with."""
+
+    reports: list[dict[str, Any]]
+    times: Times
+    machine: Window
+    options: dict[str, Any]
+
+
 def judge(
     fault: Fault,
     reports: list[dict[str, Any]],
@@ -101,11 +111,12 @@ def judge(
     verdict.machine_worst_ms = machine.worst * 1e3
     if reports:
         _exceptions(verdict, reports)
-        _recovery(verdict, fault, reports, times, machine, options)
+        run = _Run(reports, times, machine, options)
+        _recovery(verdict, fault, run)
         _shared(verdict, fault, reports, fallbacks)
         _own(verdict, fault, reports)
-        _durations(verdict, fault, reports, times, machine, options)
-        _stalls(verdict, fault, reports, times, machine)
+        _durations(verdict, fault, run)
+        _stalls(verdict, fault, run)
         _leaks(verdict, reports)
         _health(verdict, fault, reports)
     return verdict
@@ -118,25 +129,18 @@ def _exceptions(verdict: Verdict, reports: list[dict[str, Any]]) -> None:
             verdict.broken.append(f"{times} calls raised, such as {text}")
 
 
-def _recovery(
-    verdict: Verdict,
-    fault: Fault,
-    reports: list[dict[str, Any]],
-    times: Times,
-    machine: Window,
-    options: dict[str, Any],
-) -> None:
-    degraded = sorted(at for report in reports for at in report["degraded_at"])
+def _recovery(verdict: Verdict, fault: Fault, run: _Run) -> None:
+    degraded = sorted(at for report in run.reports for at in report["degraded_at"])
     verdict.calls = sum(
-        len(calls["seconds"]) for report in reports for calls in report["calls"].values()
+        len(calls["seconds"]) for report in run.reports for calls in report["calls"].values()
     )
     verdict.degraded = len(degraded)
-    within = [at for at in degraded if times.begun <= at]
+    within = [at for at in degraded if run.times.begun <= at]
     if fault.degraded == SOME and not within:
         verdict.broken.append("the fault did not bite: the servers decided every call")
     # A server that is not run for the length of a deadline fails it, whoever is to blame.
-    timeout = float(options["timeout"])
-    noisy, drowned = machine.worst > 0.3 * timeout, machine.worst > 0.7 * timeout
+    timeout = float(run.options["timeout"])
+    noisy, drowned = run.machine.worst > 0.3 * timeout, run.machine.worst > 0.7 * timeout
     if fault.degraded == NONE and within:
         text = f"{len(within)} calls were decided without a server that was well"
         if drowned or (noisy and len(within) <= verdict.calls / 200):
@@ -145,20 +149,20 @@ def _recovery(
             verdict.broken.append(text)
     if not fault.recovers:
         return
-    bound = recovery_bound(fault, times.ended - times.begun, options)
-    if times.recovered is None:
+    bound = recovery_bound(fault, run.times.ended - run.times.begun, run.options)
+    if run.times.recovered is None:
         text = f"it did not recover within {bound:.1f} s"
-        if machine.p999 > timeout:
+        if run.machine.p999 > timeout:
             verdict.not_judged.append(f"{text}: the machine itself was late")
         else:
             verdict.broken.append(text)
         return
-    verdict.recovery_s = max(0.0, times.recovered - times.ended)
+    verdict.recovery_s = max(0.0, run.times.recovered - run.times.ended)
     if verdict.recovery_s > bound:
         verdict.broken.append(
             f"it recovered after {verdict.recovery_s:.1f} s, not within {bound:.1f} s"
         )
-    late = [at for at in degraded if at > times.recovered]
+    late = [at for at in degraded if at > run.times.recovered]
     verdict.healthy_degraded = len(late)
     if late:
         text = f"{len(late)} calls were decided without the server after it had recovered"
@@ -219,22 +223,15 @@ def _own(verdict: Verdict, fault: Fault, reports: list[dict[str, Any]]) -> None:
                 )
 
 
-def _durations(
-    verdict: Verdict,
-    fault: Fault,
-    reports: list[dict[str, Any]],
-    times: Times,
-    machine: Window,
-    options: dict[str, Any],
-) -> None:
-    timeout = float(options["timeout"])
+def _durations(verdict: Verdict, fault: Fault, run: _Run) -> None:
+    timeout = float(run.options["timeout"])
     for kind in ("sync", "async"):
         taken_by = [
             (taken, OPERATIONS[operation])
-            for report in reports
+            for report in run.reports
             if (calls := report["calls"].get(kind))
             for taken, at, operation in zip(calls["seconds"], calls["ended"], calls["operations"])
-            if at >= times.begun
+            if at >= run.times.begun
         ]
         seconds = [taken for taken, _ in taken_by]
         slowest = max(taken_by, default=(0.0, ""))[1]
@@ -243,8 +240,8 @@ def _durations(
         verdict.worst_ms = max(verdict.worst_ms, worst * 1e3)
         blocked = fault.slack + fault.blocks_loops
         for name, value, late, allowance in (
-            ("p99.9", p999, machine.p999, P999_ALLOWANCE),
-            ("worst", worst, machine.worst, WORST_ALLOWANCE),
+            ("p99.9", p999, run.machine.p999, P999_ALLOWANCE),
+            ("worst", worst, run.machine.worst, WORST_ALLOWANCE),
         ):
             # A call whose thread had no processor waits for one more timeout.
             timeouts = 2 if late > LATE_WAKE else 1
@@ -256,12 +253,10 @@ def _durations(
                 )
 
 
-def _stalls(
-    verdict: Verdict, fault: Fault, reports: list[dict[str, Any]], times: Times, machine: Window
-) -> None:
+def _stalls(verdict: Verdict, fault: Fault, run: _Run) -> None:
     late = [
-        [value for at, value in zip(ticks["at"], ticks["late"]) if at >= times.begun]
-        for report in reports
+        [value for at, value in zip(ticks["at"], ticks["late"]) if at >= run.times.begun]
+        for report in run.reports
         for ticks in report["ticks"]
     ]
     p999 = max((quantile(values, 0.999) for values in late if values), default=None)
@@ -270,9 +265,9 @@ def _stalls(
     verdict.stall_p999_ms = p999 * 1e3
     if fault.blocks_loops or fault.slack:
         verdict.not_judged.append("stalls of the loop: the fault itself blocks it")
-    elif p999 > STALL_TARGET + machine.p999:
+    elif p999 > STALL_TARGET + run.machine.p999:
         text = f"the loop stalled for {p999 * 1e3:.1f} ms (p99.9)"
-        if machine.p999 > OVERSUBSCRIBED:
+        if run.machine.p999 > OVERSUBSCRIBED:
             verdict.not_judged.append(f"{text}: the machine itself was late")
         else:
             verdict.broken.append(text)
