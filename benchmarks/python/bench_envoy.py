@@ -15,10 +15,8 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import harness
@@ -98,20 +96,13 @@ def request() -> bytes:
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
-@contextlib.contextmanager
-def server(program: str, *arguments: str, path: str = "") -> Iterator[tuple[int, int]]:
+def server(
+    program: str, *arguments: str, path: str = ""
+) -> contextlib.AbstractContextManager[tuple[int, int]]:
     """The port and the process of a server that prints its port."""
     paths = os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH", "")]))
-    with subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": paths},
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        yield int(process.stdout.readline()), process.pid
-        process.stdin.close()
+    command = [sys.executable, "-c", program, *arguments]
+    return harness.server_process(command, {"PYTHONPATH": paths})
 
 
 def main() -> None:

@@ -59,17 +59,6 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def front() -> Iterator[tuple[int, int]]:
-    """The port and the process of a front."""
-    command = [sys.executable, "-c", _SERVER]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        yield int(process.stdout.readline()), process.pid
-        process.stdin.close()
-
-
-@contextlib.contextmanager
 def nghttpd(folder: str) -> Iterator[tuple[int, int]]:
     """The port and the process of an nghttpd that serves the files of `folder`."""
     port = free_port()
@@ -131,7 +120,10 @@ def resident_kib(process: int) -> float:
 
 def idle_connection_kib(connections: int, first_bytes: bytes) -> float:
     """KiB of the front's own memory for an idle connection after `first_bytes`."""
-    with front() as (port, process), contextlib.ExitStack() as stack:
+    with (
+        harness.server_process([sys.executable, "-c", _SERVER]) as (port, process),
+        contextlib.ExitStack() as stack,
+    ):
         for warm in (True, False):
             before = resident_kib(process)
             count = 50 if warm else connections
@@ -157,7 +149,10 @@ def main() -> None:
         body.write_bytes(b"x" * BODY_BYTES)
         message = Path(folder, "message")
         message.write_bytes(b"\0" + BODY_BYTES.to_bytes(4, "big") + b"x" * BODY_BYTES)
-        with front() as (port, process), nghttpd(folder) as (peer_port, peer):
+        with (
+            harness.server_process([sys.executable, "-c", _SERVER]) as (port, process),
+            nghttpd(folder) as (peer_port, peer),
+        ):
             ours = f"http://127.0.0.1:{port}"
             grpc = ("-H", "content-type: application/grpc", "-H", "te: trailers")
             subjects = {

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
 import sys
 from collections.abc import Iterator
+
+import harness
 
 
 @contextlib.contextmanager
 def far_away(port: int, milliseconds: float) -> Iterator[int]:
     """The port of such a proxy, in a process of its own."""
     command = [sys.executable, __file__, str(port), str(milliseconds)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        yield int(process.stdout.readline())
-        process.stdin.close()
+    with harness.server_process(command) as (nearby, _):
+        yield nearby
 
 
 class _Side(asyncio.Protocol):

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import bench_checks
@@ -46,27 +45,16 @@ def build(hardening: str) -> Path:
     return site
 
 
-@contextlib.contextmanager
-def counted(site: Path, arguments: list[str], report: Path) -> Iterator[tuple[int, int]]:
+def counted(
+    site: Path, arguments: list[str], report: Path
+) -> contextlib.AbstractContextManager[tuple[int, int]]:
     """The port and the process of a server that runs under callgrind, which does not count yet."""
     # Without -S, an editable package of this environment would come before that of `site`.
     paths = os.pathsep.join([str(site), sysconfig.get_path("platlib")])
     command = ["valgrind", "--tool=callgrind", "--instr-atstart=no"]
     command += ["--callgrind-out-file=/dev/null", f"--log-file={report}"]
-    with subprocess.Popen(
-        [*command, sys.executable, "-S", *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": paths},
-    ) as server:
-        assert server.stdout is not None
-        assert server.stdin is not None
-        try:
-            yield int(server.stdout.readline()), server.pid
-            server.stdin.close()
-            server.wait(60)
-        finally:
-            server.kill()
+    command += [sys.executable, "-S", *arguments]
+    return harness.server_process(command, {"PYTHONPATH": paths})
 
 
 def ask(url: str, body: Path, headers: list[str], requests: int) -> None:

@@ -10,6 +10,7 @@ busy machine is not a defect.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib
 import importlib.metadata
@@ -23,7 +24,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,27 @@ def skipped(what: str, *programs: str) -> bool:
     if missing:
         print(f"{what}: skipped, there is no {' and no '.join(missing)}")
     return bool(missing)
+
+
+@contextlib.contextmanager
+def server_process(
+    command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[int, int]]:
+    """The port and the process of a server that prints its port, and ends when its input does."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **(environment or {})},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline()), process.pid
+            process.stdin.close()
+            process.wait(60)
+        finally:
+            process.kill()
 
 
 def load_tidegate(*, required: bool = True) -> Any | None:
