@@ -18,6 +18,7 @@ import plain_http
 import pytest
 from polling import eventually
 from serving import RULES, SETTINGS, Served, run
+from tidegate._core import ShmStore
 
 
 def test_the_service_answers_checks_and_ends_on_sigterm(served: Served) -> None:
@@ -262,7 +263,7 @@ def test_usage_in_shared_memory_outlives_a_restart(directory: Path) -> None:
             finally:
                 assert service.end() == 0
     finally:
-        Path("/dev/shm", name).unlink(missing_ok=True)
+        Path(ShmStore.path_of(name)).unlink(missing_ok=True)
 
 
 def front_counts(service: Served, counter: str) -> bool:

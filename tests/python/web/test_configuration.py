@@ -165,7 +165,7 @@ def test_what_follows_the_options_is_collected() -> None:
 
 
 def test_a_limit_that_counts_alone_beside_a_shared_storage_is_said(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     def made(**options: Any) -> list[str]:
         with caplog.at_level(logging.WARNING, "tidegate"):
@@ -175,10 +175,11 @@ def test_a_limit_that_counts_alone_beside_a_shared_storage_is_said(
         return [each.getMessage() for each in caplog.records if "alone" in each.getMessage()]
 
     assert made() == []
-    (found,) = made(storage="shm://tidegate-test-configuration")
+    shared = f"shm://{tmp_path}/counts"
+    (found,) = made(storage=shared)
     assert "counts in this process alone" in found
     assert "tidegate.asgi.RateLimitMiddleware has a shared storage" in found
-    assert made(storage="shm://tidegate-test-configuration") == []  # said once
+    assert made(storage=shared) == []  # said once
 
 
 def test_a_line_that_runs_again_sets_its_options_again(tmp_path: Path) -> None:
