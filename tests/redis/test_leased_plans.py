@@ -46,6 +46,33 @@ def test_a_plan_whose_limits_are_warm_asks_nothing(server: RedisServer) -> None:
     assert limiter.stats().script_errors == 0
 
 
+def test_strict_plans_of_all_algorithms_see_the_units_that_are_out(server: RedisServer) -> None:
+    """Their replies have the units, whatever other limits are beside that of the units."""
+    leased = node(server, SMALL)
+    begin = time.monotonic()
+    spent = warm(leased)
+    held = leased.stats().held_units
+    assert held > 0
+    limiter = strict(
+        server,
+        tg.Limit("5001/30 days", algorithm="fixed-window"),
+        tg.Limit("5002/30 days", algorithm="sliding-window"),
+        SMALL,
+        tg.Limit("5003/30 days", algorithm="sliding-log"),
+        tg.Limit("quota 5004/month"),
+        tg.Limit("5005/30 days", id="rule"),
+    )
+    assert limiter.hit("k").rule == SMALL
+    with limiter.reserve("k", 4) as reservation:
+        reservation.commit(2)
+    assert limiter.charge("k", 2).charged == 2
+    left = limiter.peek("k")
+    assert left.rule == SMALL
+    assert left.remaining <= 600 - spent - held - 5 + (time.monotonic() - begin) + 1
+    assert limiter.stats().script_errors == 0
+    assert limiter.stats().degraded == 0
+
+
 def test_a_plan_is_leased_by_all_kinds_of_calls(server: RedisServer) -> None:
     limiter = node(server, SMALL, LARGE)
     warm(limiter)
