@@ -300,11 +300,10 @@ __attribute__((noinline)) Decision StepSlidingWithCode(const Limit& limit, const
   return d;
 }
 
-}  // namespace
-
-// Not inlined: see Step().
-__attribute__((noinline)) Decision StepFixed(const Limit& limit, const CellState& state,
-                                             int64_t now_ns, int64_t cost, CellState* next) {
+// Where units of a window that is not over are known.
+__attribute__((noinline)) Decision StepInKnownWindow(const Limit& limit, const CellState& state,
+                                                     int64_t now_ns, int64_t cost,
+                                                     CellState* next) {
   Decision d;
   d.limit = &limit;
   Counts c = ReadFixed(limit, state, now_ns);
@@ -327,6 +326,28 @@ __attribute__((noinline)) Decision StepFixed(const Limit& limit, const CellState
   d.used_units = c.current;
   d.reset_after_ns = c.current > 0 ? last.end - now_ns : 0;
   if (full > 0) d.known_more_ns = wait(1);
+  return d;
+}
+
+}  // namespace
+
+// Not inlined: see Step().
+__attribute__((noinline)) Decision StepFixed(const Limit& limit, const CellState& state,
+                                             int64_t now_ns, int64_t cost, CellState* next) {
+  if (static_cast<int64_t>(state.w0) > now_ns)
+    return StepInKnownWindow(limit, state, now_ns, cost, next);
+  Decision d;
+  d.limit = &limit;
+  *next = state;
+  if (cost > limit.count()) {
+    d.retry_after_ns = Decision::kNever;
+    return d;
+  }
+  const int64_t end = WindowAt(limit, now_ns).end;
+  d.allowed = true;
+  *next = {static_cast<uint64_t>(end), static_cast<uint64_t>(cost)};
+  d.used_units = cost;
+  d.reset_after_ns = cost > 0 ? end - now_ns : 0;
   return d;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "algorithms/log.h"
+#include "algorithms/windows.h"
 #include "quotas/step.h"
 #include "tidegate/step.h"
 #include "tidegate/store.h"
@@ -147,9 +148,10 @@ void Replayer::Run(const RequestColumns& requests, absl::Span<const ChargeColumn
            [&](size_t at, CellState& cell, int64_t now_ns, int64_t cost) {
              BucketOutcome out;
              if (!StepBucket(limit, cell.w0, cell.w1, now_ns, cost, out)) [[unlikely]] {
-               out = StepAhead(limit, cell.w0, cell.w1, now_ns, cost);
+               answers.Write(at, state.Charge(cell, now_ns, cost), 0);
+               return;
              }
-             if (out.allowed || out.behind) cell = {out.next_w0, out.next_w1};
+             if (out.allowed) cell = {out.next_w0, out.next_w1};
              answers.Put(at, out.allowed, out.wait_ns, out.delay_ns, 0,
                          [&] { return RemainingOfBucket(limit, out.used_ns, out.used_fraction); });
            });
@@ -158,7 +160,9 @@ void Replayer::Run(const RequestColumns& requests, absl::Span<const ChargeColumn
            [&](size_t at, CellState& cell, int64_t now_ns, int64_t cost) {
              WindowOutcome out;
              if (!StepInWindow(limit, cell, now_ns, cost, out)) {
-               answers.Write(at, state.Charge(cell, now_ns, cost), 0);
+               CellState next;
+               answers.Write(at, StepFixed(limit, cell, now_ns, cost, &next), 0);
+               cell = next;
                return;
              }
              cell.w1 = static_cast<uint64_t>(out.used_units);

@@ -100,7 +100,8 @@ struct BucketOutcome {
   uint64_t next_w0 = 0;
   uint64_t next_w1 = 0;
 };
-// Returns false for a state that owes or lies too far ahead, for which StepAhead() decides.
+// Returns false for a state that owes or lies too far ahead, for which StepAhead() decides; `out`
+// is not complete then.
 bool StepBucket(const Limit& limit, uint64_t w0, uint64_t w1, int64_t now_ns, int64_t cost,
                 BucketOutcome& out);
 BucketOutcome StepAhead(const Limit& limit, uint64_t w0, uint64_t w1, int64_t now_ns, int64_t cost);
@@ -149,9 +150,7 @@ __attribute__((always_inline)) inline bool StepBucket(const Limit& limit, uint64
     if (ahead > kClockToleranceNs ||
         (ahead == kClockToleranceNs && used_fraction > limit.depth_fraction()) || used_fraction < 0)
         [[unlikely]] {
-      out.behind = true;
-      used_ns = limit.depth_ns();
-      used_fraction = limit.depth_fraction();
+      return false;
     }
   }
   out.allowed = false;
@@ -193,7 +192,7 @@ __attribute__((always_inline)) inline bool StepBucket(const Limit& limit, uint64
     out.next_w0 = 1;
     out.next_w1 = 0;
   }
-  return !out.behind;
+  return true;
 }
 
 inline int64_t RemainingOfBucket(const Limit& limit, int64_t used_ns, int64_t used_fraction) {
