@@ -10,6 +10,7 @@ import pwd
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,11 +51,11 @@ class PostgresServer:
 
     def __init__(self, directory: Path) -> None:
         self.port = free_port()
-        self.data = directory / f"postgres-{self.port}"
+        # Not named by the port, which another server of the folder may have had.
+        self.data = Path(tempfile.mkdtemp(prefix="postgres-", dir=directory))
         self.process: subprocess.Popen[bytes] | None = None
         self._user = _not_as_root()
         self._template: str | None = None
-        self.data.mkdir(mode=0o700)
         if self._user:
             os.chown(self.data, self._user["user"], self._user["group"])
         made = subprocess.run(
