@@ -41,10 +41,11 @@ local function scaled(s, n, f, count, denominator, to_count, to_denominator)
 end
 
 -- The time of one unit, as slots.lua takes it.
-function bucket.unit_of(a)
+local function unit_of(a)
   local s, n, f = string.match(ARGV[a + 10], '(%d+) (%d+) (%d+)')
   return {s + 0, n + 0, f + 0, ARGV[a + 3] + 0}
 end
+bucket.unit_of = unit_of  -- for reserve.lua
 
 -- The period of a limit with an id.
 local function period_of(a)
@@ -84,7 +85,7 @@ local function bound(slots, a, now_s)
     local ps, pn = period_of(a)
     most = math.max(most, MOST_SPAN * (ps + pn / E9))
   end
-  local unit = bucket.unit_of(a)
+  local unit = unit_of(a)
   local each = unit[1] + (unit[2] + unit[3] / unit[4]) / E9
   if each == 0 then return end
   local units = math.floor(math.min(most, LAST_SECOND - now_s - 1) / each * 1.000001) + 1
@@ -178,7 +179,7 @@ function bucket.read(key, a, now_s, now_n)
   if slots then
     local now = now_s * 1000000 + math.floor(now_n / 1000)
     bound(slots, a, now_s)
-    local used, left = holding().settled(slots, now, state.before, bucket.unit_of(a))
+    local used, left = holding().settled(slots, now, state.before, unit_of(a))
     tell(state, a, now_s, now_n, used, left)
   end
   judge(state, a, depth_s, depth_n, depth_f, denominator)
@@ -214,7 +215,7 @@ local function store(key, a, now_s, now_n, used, count, denominator, span_parts,
   local value = encoded(a, s, n, used, count, denominator, span_parts, owes, slots)
   if slots then
     value = value .. holding().packed(slots)
-    used = holding().longest(slots, now_s * 1000000 + math.floor(now_n / 1000), used, bucket.unit_of(a))
+    used = holding().longest(slots, now_s * 1000000 + math.floor(now_n / 1000), used, unit_of(a))
   end
   -- The fraction is part of one more nanosecond.
   local ls, ln = add(used[1], used[2], 0, 1)
@@ -263,7 +264,7 @@ if not plain then
   function bucket.take(key, a, now_s, now_n, state)
     local most = {ARGV[a + 11] + 0, ARGV[a + 12] + 0, ARGV[a + 13] + 0}
     local units
-    units, state.after = fitting(tonumber(ARGV[a + 4]), state.before, bucket.unit_of(a), most)
+    units, state.after = fitting(tonumber(ARGV[a + 4]), state.before, unit_of(a), most)
     return units
   end
 
@@ -274,7 +275,7 @@ if not plain then
       local spent, given = tonumber(ARGV[report + 1]), tonumber(ARGV[report + 2])
       if slots and (spent > 0 or given > 0) then
         local used = holding().heard(slots, tonumber(ARGV[report]), spent, given, state.before,
-                                     bucket.unit_of(a))
+                                     unit_of(a))
         tell(state, a, now_s, now_n, used, slots)
         state.changed = true
       end
@@ -288,7 +289,7 @@ if not plain then
     local used = charged and state.after or state.before
     local units = 0
     if passed then
-      local unit = bucket.unit_of(a)
+      local unit = unit_of(a)
       local most = {tonumber(ARGV[a]), tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2])}
       local wanted = tonumber(ARGV[a + 11])
       units = math.floor(fitting(2 * wanted, used, unit, most) / 2)
@@ -334,7 +335,7 @@ if not plain then
   function bucket.reset(key, a, now_s, now_n, state, used)
     used = used or {0, 0, 0}
     local slots = state.slots
-    if slots then used = holding().raised(used, slots.current + slots.previous, 0, bucket.unit_of(a)) end
+    if slots then used = holding().raised(used, slots.current + slots.previous, 0, unit_of(a)) end
     if used[1] == 0 and used[2] == 0 and used[3] == 0 then
       redis.call('DEL', key)
       return

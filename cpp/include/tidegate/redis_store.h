@@ -132,14 +132,14 @@ struct RedisOptions {
   int breaker_failures = 5;
   absl::Duration breaker_open = absl::Seconds(30);
   // Called once at each change of the breaker, from any thread: whether it is open now, and why. A
-  // change by another process is reported at the next call. If null, nobody is told.
+  // change by another process is reported at the next call. If null, nothing is reported.
   std::function<void(bool open, const std::string& why)> on_breaker;
   // Called with the reason of the first failure, and then of one in a minute, from any thread: a
-  // call that Redis did not answer, or an attempt to connect, which needs no call. If null, nobody
-  // is told.
+  // call that Redis did not answer, or an attempt to connect, which needs no call. If null, nothing
+  // is reported.
   std::function<void(const std::string& message)> on_failure;
   // Called with a message at the first, second, fourth, eighth, ... script error (see
-  // StoreStats), from any thread. If null, nobody is told.
+  // StoreStats), from any thread. If null, nothing is reported.
   std::function<void(const std::string& message)> on_script_error;
   // Calls what it is given, with which the destructor of a store with leases waits for answers, up
   // to a tenth of a second: for a user whose thread may have a lock that others need, and lets go

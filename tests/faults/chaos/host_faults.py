@@ -70,7 +70,7 @@ def fallback_removed(stage: Stage) -> Iterator[float]:
 @fault("standalone", shared_fallback=1, degraded=NONE)
 def two_versions_on_one_file(stage: Stage) -> Iterator[float]:
     """Two versions on one shared memory: the file of another version is refused when a limiter is
-    made, and who has it open goes on."""
+    made, and processes that have it open continue."""
     path = stage.directory / f"fallback-{stage.run}"
     ours = path.read_bytes()
     path.unlink()

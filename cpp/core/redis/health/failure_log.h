@@ -19,7 +19,7 @@ class FailureLog {
  public:
   static constexpr std::chrono::seconds kInterval{60};
 
-  // `report` gets the messages; if it is null, nobody is told.
+  // `report` gets the messages; if it is null, nothing is reported.
   explicit FailureLog(std::function<void(const std::string& message)> report)
       : report_(std::move(report)) {}
 
