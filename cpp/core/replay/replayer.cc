@@ -90,11 +90,11 @@ constexpr size_t kAhead = 32;
 constexpr size_t kRingAhead = 16;
 
 // Decides requests of one limit, whose states lie at `states`, by `step(at, state, now, cost)`,
-// which writes the answer.
+// which writes the answer. The columns are copies, which the compiler knows that no write changes.
 template <typename State, typename StepOne>
-__attribute__((always_inline)) inline void RunOne(const RequestColumns& requests,
-                                                  const ChargeColumns& charge, size_t from,
-                                                  size_t to, State* states, const StepOne& step) {
+__attribute__((always_inline)) inline void RunOne(RequestColumns requests, ChargeColumns charge,
+                                                  size_t from, size_t to, State* states,
+                                                  const StepOne& step) {
   for (size_t n = from; n < to; ++n) {
     if (n + kAhead < to) __builtin_prefetch(&states[charge.keys[requests.At(n + kAhead)]], 1);
     if constexpr (std::is_same_v<State, InstantRing>) {
@@ -122,7 +122,7 @@ Replayer::~Replayer() = default;
 
 void Replayer::Run(const RequestColumns& requests, absl::Span<const ChargeColumns> charges,
                    size_t from, size_t to, const AnswerColumns& given) {
-  const AnswerColumns answers = given;  // a copy, which the compiler knows that no write changes
+  const AnswerColumns answers = given;  // a copy for the same reason
   if (states_.size() > 1 || states_[0].limit.shadow() || charges[0].used != nullptr) {
     for (size_t n = from; n < to; ++n) {
       const size_t at = requests.At(n);

@@ -40,6 +40,12 @@ class Breaker {
     return state_.gate.load(std::memory_order_acquire) == seen_.load(std::memory_order_relaxed);
   }
   bool IsClosed() const { return !IsOpen(state_.gate.load(std::memory_order_acquire)); }
+  // Whether Notice() may have something to report.
+  bool HasChanged() const {
+    return SeenOf(state_.gate.load(std::memory_order_acquire)) !=
+           seen_.load(std::memory_order_relaxed);
+  }
+  int64_t open_ns() const { return open_ns_; }
   // Whether a probe is due: true for one caller only, which makes it. If the probe gets lost,
   // another is due soon.
   bool ProbeIsDue(int64_t now_ns);

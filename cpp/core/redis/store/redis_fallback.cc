@@ -49,7 +49,7 @@ void RedisStore::Report(bool open, absl::string_view failure) {
 bool RedisStore::ProbeIsEarly(int64_t now_ns) {
   if (breaker_->IsClosed()) return false;
   int64_t next = next_look_ns_.load(std::memory_order_relaxed);
-  const int64_t most = std::min(absl::ToInt64Nanoseconds(options_.breaker_open), kLongestLookNs);
+  const int64_t most = std::min(breaker_->open_ns(), kLongestLookNs);
   // An instant further ahead is from before a step of the clock.
   if (now_ns < next && next - now_ns <= most) return false;
   if (!next_look_ns_.compare_exchange_strong(next, now_ns + std::min(kLookNs, most))) return false;

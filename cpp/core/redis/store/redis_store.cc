@@ -258,8 +258,9 @@ bool RedisStore::Recall(const Charge& charge, int64_t now_ns, Decision* decision
   return !decision->behind;
 }
 
-bool RedisStore::Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision* decision,
-                        Outcomes* outcomes) {
+// Separate, so that a hit while the breaker is open saves no registers for it.
+__attribute__((noinline)) bool RedisStore::Denied(absl::Span<const Charge> plan, int64_t now_ns,
+                                                  Decision* decision, Outcomes* outcomes) {
   if (outcomes != nullptr) outcomes->clear();
   if (plan.size() == 1) {
     if (!Recall(plan[0], now_ns, decision)) return false;
@@ -281,7 +282,9 @@ bool RedisStore::Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision*
 
 bool RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment,
                                    Decision* decision, Outcomes* outcomes) {
-  return (leases_ != nullptr && DecideByLease(Op::kHit, plan, decision, outcomes)) ||
+  if (leases_ == nullptr) [[likely]]
+    return HitUnleased(plan, moment, decision, outcomes);
+  return DecideByLease(Op::kHit, plan, decision, outcomes) ||
          HitUnleased(plan, moment, decision, outcomes);
 }
 
@@ -347,7 +350,7 @@ bool RedisStore::Before(Op op, absl::Span<const Charge> plan, const Moment& mome
 
 bool RedisStore::DecideByBreaker(Op op, absl::Span<const Charge> plan, const Moment& moment,
                                  Decision* decision, Outcomes* outcomes) {
-  ReportChange("another caller noticed it");
+  if (breaker_->HasChanged()) ReportChange("another caller noticed it");
   const int64_t now_ns = HostNowNs();
   if (breaker_->ProbeIsDue(now_ns) || ProbeIsEarly(now_ns)) {
     client_->Send(SlotOf(plan[0]), std::make_unique<Probe>(MonotonicIn(options_.timeout),
