@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ Doctor = Callable[..., "tuple[int, dict[str, Any]]"]
 Start = Callable[..., RedisServer]
 
 SECRET = "s3cret-and-long"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -136,7 +138,7 @@ def test_no_password(own_server: RedisServer, doctor: Doctor) -> None:
     assert "requires a password" in str(report["findings"])
 
 
-@pytest.mark.parametrize("command", ["time", "evalsha", "eval", "set", "ping"])
+@pytest.mark.parametrize("command", ["time", "evalsha", "eval", "set", "ping", "hset"])
 def test_a_user_who_may_not(own_server: RedisServer, doctor: Doctor, command: str) -> None:
     code, report = doctor(grant(own_server, "app", "~*", "+@all", f"-{command}"))
     assert code == 2
@@ -171,6 +173,29 @@ def test_the_rules_that_it_names_are_enough(own_server: RedisServer, doctor: Doc
     assert code == 0
     assert "stay unknown" in said(report, "note", "server")
     assert report["check_latency_ms"]
+    assert f"{' '.join(rules[1:])}\n" in (ROOT / "docs" / "redis.md").read_text()
+
+
+def test_every_command_of_a_script_is_tried(server: RedisServer, doctor: Doctor) -> None:
+    called = {
+        command
+        for script in (ROOT / "lua").glob("*.lua")
+        for command in re.findall(r"redis\.p?call\('([A-Z]+)'", script.read_text())
+    }
+    assert called
+    assert called <= set(doctor(server.uri())[1]["commands"])
+
+
+def test_a_reservation_is_made_and_settled_by_the_rules_that_it_names(
+    own_server: RedisServer, doctor: Doctor
+) -> None:
+    _, report = doctor(grant(own_server, "app", "~*"))
+    rules = said(report, "note", "commands").partition("ACL SETUSER USER ")[2].split()
+    uri = grant(own_server, "app", *rules)
+    with tidegate.Limiter("100/minute", storage=uri) as limiter:
+        limiter.commit(limiter.reserve("k", 50, ttl=60).token, 7)
+        assert limiter.peek("k").remaining == 93
+        assert limiter.stats().errors == 0
 
 
 def test_a_replica(start: Start, doctor: Doctor) -> None:

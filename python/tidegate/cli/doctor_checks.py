@@ -284,8 +284,9 @@ class _Examination:
             )
 
     def _permissions(self) -> bool:
-        """Every command that is sent or that a script calls, on a key that is not in use."""
+        """Every command that is sent or that a script calls, on keys that are not in use."""
         key = f"{self.prefix}:doctor:{{{self.key}}}"
+        fields = f"{key}:fields"  # a hash, as reservations are
         tries: dict[str, tuple[str, ...]] = {
             "PING": ("PING",),
             **({} if self.redis.reads_clock else {"TIME": ("TIME",)}),
@@ -297,8 +298,13 @@ class _Examination:
             "GETRANGE": ("GETRANGE", key, "0", "1"),
             "SETRANGE": ("SETRANGE", key, "0", "0"),
             "STRLEN": ("STRLEN", key),
-            "PEXPIRE": ("PEXPIRE", key, "2000"),
-            "DEL": ("DEL", key),
+            "HSET": ("HSET", fields, "name", "0"),
+            "PEXPIRE": ("PEXPIRE", fields, "2000"),
+            "PTTL": ("PTTL", fields),
+            "HGET": ("HGET", fields, "name"),
+            "HGETALL": ("HGETALL", fields),
+            "HDEL": ("HDEL", fields, "name"),
+            "DEL": ("DEL", key, fields),
         }
         # A missing script, or a key on another node of a cluster, is no refusal.
         answers = ("NOSCRIPT", "MOVED", "ASK") if "+cluster" in self.scheme else ("NOSCRIPT",)

@@ -143,7 +143,10 @@ class Stage:
 
     def allow_login(self, *changes: str) -> None:
         """The user of the load may do what the documentation says it needs."""
-        commands = "ping time eval evalsha set get append getrange setrange strlen pexpire del"
+        commands = (
+            "ping time eval evalsha set get append getrange setrange strlen hset pexpire pttl hget "
+            "hgetall hdel del"
+        )
         self.server.do(
             *("ACL", "SETUSER", "limits", "reset", "on", ">secret", "~*"),
             *(f"+{command}" for command in commands.split()),
