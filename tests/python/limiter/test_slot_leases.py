@@ -175,3 +175,24 @@ def test_a_process_that_ends_in_a_slot_ends_cleanly() -> None:
     )
     child = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
     assert (child.returncode, child.stdout, child.stderr) == (0, b"", b"")
+
+
+PATCHED_AFTERWARDS = """
+import tidegate
+from gevent import monkey
+monkey.patch_all()
+import gevent
+limiter = tidegate.Limiter(tidegate.Limit("1/day", algorithm="concurrency"))
+with limiter.slot("k"):
+    gevent.sleep(0)
+with limiter.slot("k"):
+    print("the hub runs")
+"""
+
+
+def test_a_slot_keeps_no_greenlet_waiting_where_gevent_patches_after_the_import() -> None:
+    """As a worker of `gunicorn --preload -k gevent` does."""
+    ran = subprocess.run(
+        [sys.executable, "-c", PATCHED_AFTERWARDS], capture_output=True, text=True, timeout=60
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "the hub runs\n", "")

@@ -239,6 +239,9 @@ class _ThreadedExtender(Extender):
             thread.join(2)
 
     def _start(self) -> None:
+        # Made with the thread, so that both are gevent's, or neither: it may have patched threading
+        # since the module was imported.
+        self._bell = Bell()
         thread = threading.Thread(target=self._run, name="tidegate-leases", daemon=True)
         # Without a thread, as at the interpreter's end, leases end as if their holders had died.
         with contextlib.suppress(RuntimeError):
