@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["LAST_NS", "instant_ns", "mistaken_unit", "replay"]
 
 LAST_NS = 2**62  # as clocks are clamped
+_NOT_A_TIME = -(2**63)  # NumPy's NaT as an int
 # The years of logs, 1990 to 2100, in seconds since the epoch.
 _LOGGED = (631_152_000, 4_102_444_800)
 _SMALLER_UNITS = (("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6))
@@ -66,9 +67,11 @@ def replay(
 
 
 def _times(given: Iterable[int | datetime]) -> list[int]:
-    if getattr(getattr(given, "dtype", None), "kind", "") == "M":  # of NumPy
-        array: Any = given
-        return array.astype("datetime64[ns]").astype("int64").tolist()  # type: ignore[no-any-return]
+    if _has_datetime64(given):
+        # A column of pandas with a time zone becomes an array of its own datetimes.
+        given = getattr(given, "to_numpy", lambda: given)()
+    if _has_datetime64(given):
+        return _of_datetime64(given)
     from datetime import datetime  # takes long to import
 
     times = [
@@ -80,6 +83,20 @@ def _times(given: Iterable[int | datetime]) -> list[int]:
         mistake = mistaken_unit(min(times), max(times), in_part)
         if mistake is not None:
             warnings.warn(mistake, stacklevel=3)
+    return times
+
+
+def _has_datetime64(given: Any) -> bool:
+    return getattr(getattr(given, "dtype", None), "kind", "") == "M"
+
+
+def _of_datetime64(array: Any) -> list[int]:
+    times: list[int] = array.astype("datetime64[ns]").astype("int64").tolist()
+    if _NOT_A_TIME in times:
+        raise ConfigurationError(
+            f"the time at index {times.index(_NOT_A_TIME)} is NaT; expected nanoseconds since the "
+            "epoch, or datetimes"
+        )
     return times
 
 

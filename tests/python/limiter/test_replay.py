@@ -98,6 +98,28 @@ def test_times_may_be_datetimes_with_a_zone():
         tg.replay("1/minute", ["k"], [datetime(2024, 2, 29)])
 
 
+@pytest.mark.parametrize("zone", [None, "UTC", "Asia/Tokyo"])
+@pytest.mark.parametrize("unit", ["s", "us", "ns"])
+def test_times_may_be_a_column_of_pandas(unit, zone):
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    seconds = numpy.array([0, 30, 61, 50], "timedelta64[s]")
+    array = (numpy.datetime64("2024-02-29") + seconds).astype(f"datetime64[{unit}]")
+    column = pandas.Series(array).dt.tz_localize(zone)
+    decisions = tg.replay("1/minute", ["k"] * 4, column)
+    assert [each.allowed for each in decisions] == [True, False, True, False]
+
+
+def test_a_missing_time_is_refused():
+    array = numpy.array(["2024-02-29", "NaT", "2024-02-29"], "datetime64[us]")
+    with pytest.raises(tg.ConfigurationError, match="time at index 1 is NaT; expected"):
+        tg.replay("1/minute", ["k"] * 3, array)
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    for zone in (None, "UTC"):
+        column = pandas.Series(array).dt.tz_localize(zone)
+        with pytest.raises(tg.ConfigurationError, match=r"NaT.*expected"):
+            tg.replay("1/minute", ["k"] * 3, column)
+
+
 @pytest.mark.parametrize(
     ("unit", "scale"), [("seconds", 1), ("milliseconds", 10**3), ("microseconds", 10**6)]
 )

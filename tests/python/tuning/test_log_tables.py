@@ -56,6 +56,12 @@ def test_parquet_is_read(tmp_path: Path) -> None:
     assert log.format == "parquet"
 
 
+def test_a_table_without_rows_is_an_error() -> None:
+    for empty in (table(pa.timestamp("us", "UTC"))[:0], pa.table({})):
+        with pytest.raises(ConfigurationError, match="the table has no rows; expected a log"):
+            tuning.read_log(empty)
+
+
 def test_times_without_a_zone_are_in_the_named_zone() -> None:
     given = pa.table({"ts": pa.array([NOON_NS]).cast(pa.timestamp("ns")), "ip": ["a"]})
     assert any("no zone" in note for note in tuning.read_log(given).notes)

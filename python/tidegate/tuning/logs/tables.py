@@ -76,6 +76,8 @@ def _arrow() -> tuple[Any, Any]:
 def _parts(arrow: Any, options: ReadOptions, name: str) -> Parts:
     pa, pc = _arrow()
 
+    if not arrow.num_rows:
+        raise ConfigurationError("the table has no rows; expected a log")
     names = arrow.schema.names
     twice = [name for at, name in enumerate(names) if name in names[:at]]
     if twice:
@@ -85,8 +87,7 @@ def _parts(arrow: Any, options: ReadOptions, name: str) -> Parts:
     found = {}
     for field in arrow.schema:
         values = arrow.column(field.name)
-        value = values[0].as_py() if len(values) else None
-        found[field.name] = 0 if pa.types.is_temporal(field.type) else value
+        found[field.name] = 0 if pa.types.is_temporal(field.type) else values[0].as_py()
     chosen, notes = meanings(found, options.columns, options.duration_unit)
     columns = {column: (kind, arrow.column(name)) for name, (kind, column) in chosen.items()}
     instants = columns.pop("time")[1]
