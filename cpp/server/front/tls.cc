@@ -2,7 +2,9 @@
 
 #include <openssl/err.h>
 
+#include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,13 +19,21 @@ using redis::OpenSslUse;
 // Protocols in the order of preference, each preceded by its length.
 constexpr std::string_view kProtocols = "\x02h2\x08http/1.1";
 
+std::string ReasonOf(unsigned long code) {
+  // OpenSSL has no text for an error of the system, such as a file that does not exist.
+  if (ERR_GET_LIB(code) == ERR_LIB_SYS) {
+    return std::generic_category().message(ERR_GET_REASON(code));
+  }
+  const char* const reason = code == 0 ? nullptr : ERR_reason_error_string(code);
+  return reason == nullptr ? "no reason is known" : reason;
+}
+
 absl::Status BadFile(std::string_view what, const std::string& path) {
   const unsigned long code = ERR_get_error();
   ERR_clear_error();
-  const char* const reason = code == 0 ? nullptr : ERR_reason_error_string(code);
   return absl::InvalidArgumentError(absl::StrCat("the file ", path, " cannot be read (",
-                                                 reason == nullptr ? "no reason is known" : reason,
-                                                 "); expected ", Absl(what), " in PEM"));
+                                                 ReasonOf(code), "); expected ", Absl(what),
+                                                 " in PEM"));
 }
 
 int SelectProtocol(SSL* /*ssl*/, const unsigned char** out, unsigned char* out_size,

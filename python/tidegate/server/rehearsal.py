@@ -13,10 +13,12 @@ from tidegate._core import ShmStore
 from tidegate.limiter.storage.uri import without_password
 from tidegate.rules.sql.connection import engine_of, name_of
 from tidegate.rules.sql.upgrade import missing_tables
+from tidegate.server.anomalies.state_file import folder_of
 from tidegate.server.service import Service, tls_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
     from tidegate.server.settings import Address, Settings
 
@@ -28,7 +30,7 @@ class Rehearsal(NamedTuple):
 
     lines: list[str]
     problems: list[str]
-    """The problems of the addresses that are not available."""
+    """The problems of the addresses and folders that are not available."""
 
 
 def rehearse(settings: Settings) -> Rehearsal:
@@ -39,9 +41,11 @@ def rehearse(settings: Settings) -> Rehearsal:
     """
     storage, storage_note = _storage_of(settings.storage)
     database, database_note = settings.database, None
+    problems = []
     if database is not None:
         database_note = missing_tables(database)
         if database_note is not None:
+            problems = _problem_of_folder(database)
             database = None
     there = settings.model_copy(update={"storage": storage, "database": database})
     service = Service(there, makes_tables=False)
@@ -63,7 +67,7 @@ def rehearse(settings: Settings) -> Rehearsal:
     if settings.envoy is not None:
         lines.append(f"envoy: {settings.envoy.config}")
     lines += [f"warning: {each}" for each in warnings]
-    return Rehearsal(lines, _problems(settings))
+    return Rehearsal(lines, problems + _problems(settings))
 
 
 def _first(note: str | None) -> str:
@@ -82,14 +86,38 @@ def _storage_of(storage: str) -> tuple[str, str | None]:
 
 def _check_servers(settings: Settings) -> None:
     tls_of(settings.checks.tls)
-    if settings.admin.listen is not None:
-        from tidegate.server.admin_server import AdminServer, probes
+    admin = settings.admin
+    if admin.listen is not None:
+        from tidegate.server.admin_server import AdminServer, behind_proxies, probes
 
-        AdminServer(probes(lambda: False, lambda: None, None), settings.admin.tls)
+        app = probes(lambda: False, lambda: None, None)
+        if admin.trusted_proxies:
+            app = behind_proxies(app, admin.trusted_proxies)
+        AdminServer(app, admin.tls)
+        if admin.oidc is not None and settings.database is not None:
+            from tidegate.server.admin.oidc import Oidc
+
+            Oidc(**admin.oidc.model_dump())
+
+
+def _problem_of_folder(database: str) -> list[str]:
+    """The problem of the folder in which a start would make the file of SQLite."""
+    folder = folder_of(database)
+    if folder is None or _is_writable(folder):
+        return []
+    name = name_of(engine_of(database, creates=True))
+    return [
+        f"database: {name} is in a directory that this user cannot write to; expected one that "
+        "exists and is writable"
+    ]
+
+
+def _is_writable(folder: Path) -> bool:
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
 
 
 def _problems(settings: Settings) -> list[str]:
-    found = []
+    found = _problem_of_both(settings.checks.listen, settings.admin.listen)
     for name, address in (
         ("checks.listen", settings.checks.listen),
         ("admin.listen", settings.admin.listen),
@@ -101,11 +129,35 @@ def _problems(settings: Settings) -> list[str]:
     return found
 
 
+def _problem_of_both(checks: Address | None, admin: Address | None) -> list[str]:
+    """The problem of two addresses that are one."""
+    if checks is None or admin is None or checks.port != admin.port or not checks.port:
+        return []
+    places = []
+    for address in (checks, admin):
+        try:
+            places.append({(family, place[0]) for family, _, place in _places_of(address)})
+        except OSError:  # which _problem_of() names
+            return []
+    if not any(
+        one == other and (host == another or {host, another} & {"0.0.0.0", "::"})
+        for one, host in places[0]
+        for other, another in places[1]
+    ):
+        return []
+    return [f"admin.listen: {admin} is taken by checks.listen; expected another port"]
+
+
+def _places_of(address: Address) -> list[tuple[Any, Any, Any]]:
+    found = socket.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    return [(family, kind, place) for family, kind, _, _, place in found]
+
+
 def _problem_of(name: str, address: Address) -> list[str]:
     try:
-        for family, kind, _, _, place in socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
+        for family, kind, place in _places_of(address):
             with socket.socket(family, kind) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:

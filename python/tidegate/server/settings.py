@@ -404,7 +404,9 @@ class Settings(BaseSettings):
         "options in the query.",
     )
     prefix: str = Field(
-        default="tg", description="The prefix of keys in a storage that others share."
+        default="tg",
+        min_length=1,
+        description="The prefix of keys in a storage that others share.",
     )
     database: Optional[str] = Field(
         default="sqlite:///tidegate.db",

@@ -197,6 +197,8 @@ def test_unusable_files_are_refused(files: Files, tmp_path: Path) -> None:
             ConfigurationError, match=rf"the file /.* cannot be read \(.*; expected {what} in PEM"
         ):
             _native.Tls(str(certificate), str(key), None if client_ca is None else str(client_ca))
+    with pytest.raises(ConfigurationError, match=r"cannot be read \(No such file or directory\)"):
+        _native.Tls(str(tmp_path / "none.pem"), str(files.key), None)
 
 
 def test_a_client_that_never_finishes_its_handshake_is_closed(files: Files) -> None:

@@ -45,6 +45,49 @@ def test_a_check_names_an_address_of_another_machine(
     assert said in done.stderr
 
 
+@pytest.mark.parametrize("admin", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("checks", ["127.0.0.1", "0.0.0.0"])
+def test_a_check_names_one_address_for_checks_and_the_admin_api(
+    directory: Path, checks: str, admin: str
+) -> None:
+    with taken() as other:
+        port = other.getsockname()[1]
+    (directory / "tidegate.yaml").write_text(
+        f"checks: {{listen: '{checks}:{port}', require_token: false}}\n"
+        f"admin: {{listen: '{admin}:{port}'}}\n"
+    )
+    done = run(directory, "--check")
+    assert done.returncode == 2
+    assert f"admin.listen: {admin}:{port} is taken by checks.listen; expected" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("prefix: ''", ":1: prefix: is ''; expected"),
+        ("admin: {trusted_proxies: [10.0.0.0/99]}", "trusted_proxies has '10.0.0.0/99'"),
+        ("admin: {oidc: {issuer: a, audience: b}}", "the issuer is 'a'; expected an https URL"),
+        (
+            "database: sqlite:////none/tidegate.db",
+            "database: sqlite:////none/tidegate.db is in a directory that this user cannot write",
+        ),
+        ("database: mysql://a/b", "expected SQLite or PostgreSQL"),
+    ],
+)
+def test_a_check_names_what_would_keep_the_service_from_starting(
+    directory: Path, settings: str, said: str
+) -> None:
+    (directory / "tidegate.yaml").write_text(f"{settings}\n")
+    done = run(
+        directory,
+        "--check",
+        TIDEGATE_CHECKS__LISTEN="127.0.0.1:0",
+        TIDEGATE_ADMIN__LISTEN="127.0.0.1:0",
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
 def test_a_check_examines_the_path_of_a_unix_socket(directory: Path) -> None:
     (directory / "tidegate.yaml").write_text(SETTINGS)
 

@@ -75,9 +75,10 @@ def engine_of(database: DatabaseLike, timeout: float = 5.0, *, creates: bool = F
             "as postgresql://host/name or sqlite:///path"
         ) from None
     except ModuleNotFoundError as error:
+        is_postgres = url.get_backend_name() == "postgresql"
+        expected = "`pip install 'tidegate[postgres]'`" if is_postgres else "SQLite or PostgreSQL"
         raise ConfigurationError(
-            f"the database {_shown(database)!r} needs the package {error.name}; expected "
-            "`pip install 'tidegate[postgres]'`"
+            f"the database {_shown(database)!r} needs the package {error.name}; expected {expected}"
         ) from None
     if not creates and not has_file(engine):
         raise StorageError(
