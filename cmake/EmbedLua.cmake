@@ -1,5 +1,5 @@
 # Writes lua/*.lua as string constants: ${output} defines a std::string_view for each file, named
-# like the file.
+# like the file. Lines of comments are left out: each server keeps the text of a script.
 #
 # A line `local NAME = number` defines a constant for all files; each use of it becomes the number.
 # As a variable it would cost time at each call of a script: a function looks up each variable of
@@ -26,6 +26,7 @@ function(tidegate_embed_lua directory output)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${script})
     get_filename_component(name ${script} NAME_WE)
     file(READ ${script} body)
+    string(REGEX REPLACE "\n *--[^\n]*" "" body "\n${body}")
     string(REGEX REPLACE "${definition}" "\n" body "${body}")
     foreach(constant IN LISTS constants)
       # Twice, since of two uses with one character between them the first takes it.
