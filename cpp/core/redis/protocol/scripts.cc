@@ -401,7 +401,11 @@ absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request
       continue;
     }
     for (size_t i = 0; i < size; ++i) state[i] = number(at + i);
-    const bool is_log = IsLog(charge.limit->limit.algorithm());
+    const Limit& limit = charge.limit->limit;
+    const bool is_log = IsLog(limit.algorithm());
+    const bool has_code = !limit.keeps_count() && (IsBucket(limit.algorithm()) ||
+                                                   limit.algorithm() == Algorithm::kFixedWindow);
+    if (has_code && state[3] > static_cast<int64_t>(kMostDebtCode)) return ForeignValue();
     if (state[0] > kLastSecond || state[1] >= kSecondNs ||
         (is_log && (state[4] > kLastSecond || state[5] >= kSecondNs)) ||
         (!is_log && state[4] / 1'000'000 > kLastSecond)) {
