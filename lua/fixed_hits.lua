@@ -6,13 +6,14 @@
 --   its period, microseconds; its count; the cost of its hits; then for each key the number of its
 --   hits, or nothing if each has one.
 -- Value: as in lua/fixed_window.lua.
--- Reply, all integers: the instant of the call, microseconds; then for each key how many of its
---   hits pass, which are the first ones, and its state before: the end of the window,
---   microseconds, and the units used, both 0 if fresh. An end of -1 means that the state is one
---   that this script does not understand: then nothing was done, and plan.lua with
---   fixed_window.lua must be called.
--- The core replaces TOLERANCE_US by kClockToleranceNs.
-local call, pcall, floor = redis.call, redis.pcall, math.floor
+-- Reply: the instant of the call, microseconds; then for each key how many of its hits pass, which
+--   are the first ones, and its state before: the end of the window, microseconds, and the units
+--   used, both 0 if fresh. If this script does not understand the state, plan.lua decides the hits
+--   one by one, until one is refused: then the key has instead of the first number an array, as in
+--   lua/bucket_hits.lua.
+-- The core replaces TOLERANCE_US by kClockToleranceNs, and PLAN_LUA by a function of KEYS and ARGV,
+-- which is plan.lua with fixed_window.lua. Only the calls that need it make it.
+local call, try, floor = redis.call, redis.pcall, math.floor
 local pack, unpack = struct.pack, struct.unpack
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -23,7 +24,7 @@ local a, n = 2, 1
 for i = 1, #KEYS do
   local key = KEYS[i]
   local period = ARGV[a] + 0
-  local value = pcall('GET', key)
+  local value = try('GET', key)
   local stop, used, known = 0, 0, 0
   if value then
     stop = -1
@@ -47,7 +48,19 @@ for i = 1, #KEYS do
   end
   local passes = 0
   local cost, left = ARGV[a + 2] + 0, ARGV[a + 1] - used
-  if before >= 0 and cost <= left then
+  if before < 0 then
+    local s = floor(period / 1000000)
+    local words = {
+      'hit', time[1], time[2] * 1000, '1', ARGV[1], '',
+      'fixed', s, (period - s * 1000000) * 1000, '0', ARGV[a + 1], cost,
+    }
+    passes, before, known = {}, 0, 0
+    for j = 1, several and ARGV[3 * #KEYS + 1 + i] + 0 or 1 do
+      local good, answer = pcall(PLAN_LUA, {key}, words)
+      passes[j] = answer
+      if not good or answer[1] == 0 then break end
+    end
+  elseif cost <= left then
     passes = 1
     -- Exact: both are integers below 2^53.
     if several then passes = math.min(ARGV[3 * #KEYS + 1 + i] + 0, floor(left / cost)) end

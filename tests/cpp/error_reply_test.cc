@@ -183,6 +183,12 @@ TEST(ErrorReplyTest, ErrorsWithTheWordErrAreClassifiedByTheirText) {
       {"ERR user_script:30: TIDEGATE the value of a key is not a bucket script: f_e0e1, on "
        "@user_script:30.",
        ErrorClass::kScriptError},
+      // Errors that a script of hits has caught, as hits.cc begins them.
+      {"ERR Error running script (plan.lua): user_script:30: TIDEGATE the value of a key is not a "
+       "bucket",
+       ErrorClass::kScriptError},
+      {"ERR Error running script (plan.lua): WRONGTYPE Operation against a key",
+       ErrorClass::kScriptError},
       {"ERR Error running script (call to f_e0e1): @user_script:30: user_script:30: TIDEGATE the "
        "value of a key is not a bucket ",
        ErrorClass::kScriptError},

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "redis/protocol/scripts.h"
 #include "redis/transport/stream.h"
 #include "tidegate/limit.h"
@@ -40,12 +42,8 @@ void Read(const Decision& decision) {
   }
 }
 
-void Understand(const redisReply& reply, const std::vector<Charge>& plan, redis::Form form) {
-  redis::Request request;
-  request.op = "hit";
-  request.plan = plan;
-  const auto answer = redis::Scripts::Parse(reply, request, form);
-  if (!answer.ok() || answer->states.empty()) return;
+void Understand(const absl::StatusOr<redis::Answer>& answer, absl::Span<const Charge> plan) {
+  if (!answer.ok()) return;
   for (size_t i = 0; i < plan.size(); ++i) {
     Read(redis::Scripts::Decide(plan[i], *answer, i, /*peek=*/false));
     Read(redis::Scripts::Decide(plan[i], *answer, i, /*peek=*/true));
@@ -53,6 +51,25 @@ void Understand(const redisReply& reply, const std::vector<Charge>& plan, redis:
     if (!state.has_value()) continue;
     const Decision later = redis::Scripts::StepLater(plan[i], *state, answer->now_ns);
     if (!later.behind) Read(later);
+  }
+}
+
+void Understand(const redisReply& reply, const std::vector<Charge>& plan) {
+  redis::Request request;
+  request.op = "hit";
+  request.plan = plan;
+  for (const redis::Form form : {redis::Form::kFull, redis::Form::kBucketPlan}) {
+    Understand(redis::Scripts::Parse(reply, request, form), plan);
+  }
+  for (const Charge& charge : plan) {
+    const Algorithm algorithm = charge.limit->limit.algorithm();
+    if (!IsBucket(algorithm) && algorithm != Algorithm::kFixedWindow) continue;
+    const redis::Form form =
+        IsBucket(algorithm) ? redis::Form::kBucketHits : redis::Form::kFixedHits;
+    const std::vector<Charge> alike(3, charge);
+    for (const auto& answer : redis::Scripts::ParseHits(reply, form, alike)) {
+      Understand(answer, {&charge, 1});
+    }
   }
 }
 
@@ -73,10 +90,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     tidegate::redis::Stream stream(ends[0]);
     std::vector<tidegate::redis::Reply> replies;
     (void)stream.Read(&replies);
-    for (const auto& reply : replies) {
-      tidegate::Understand(*reply, plan, tidegate::redis::Form::kFull);
-      tidegate::Understand(*reply, plan, tidegate::redis::Form::kBucketPlan);
-    }
+    for (const auto& reply : replies) tidegate::Understand(*reply, plan);
   } else {
     close(ends[0]);
   }

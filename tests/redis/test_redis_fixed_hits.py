@@ -66,7 +66,7 @@ def test_an_ended_window_counts_for_nothing(server: RedisServer, limiter: tidega
 def test_a_window_that_ends_between_microseconds_counts(
     server: RedisServer, limiter: tidegate.Limiter, end_ns: int
 ) -> None:
-    """Then the hit is sent again as the full script."""
+    """Then the full script decides, in the same call."""
     key = server.only_key()
     server.command("SET", key, packed(END_S - 1, end_ns, 9))
     assert [limiter.hit("k").allowed for _ in range(2)] == [True, False]

@@ -13,15 +13,9 @@ namespace {
 // The parts of a microsecond, in which the script counts what is less than one.
 int64_t PartsOfMicrosecond(const Limit& limit) { return kMicrosecondNs * limit.denominator(); }
 
-void AppendNumber(std::string* bytes, int64_t value) {
-  for (int shift = 48; shift >= 0; shift -= 8) {
-    *bytes += static_cast<char>(value >> shift & 0xff);
-  }
-}
-
 void AppendDuration(std::string* bytes, const Limit& limit, int64_t ns, int64_t fraction) {
-  AppendNumber(bytes, ns / kMicrosecondNs);
-  AppendNumber(bytes, ns % kMicrosecondNs * limit.denominator() + fraction);
+  AppendPacked(bytes, ns / kMicrosecondNs);
+  AppendPacked(bytes, ns % kMicrosecondNs * limit.denominator() + fraction);
 }
 
 }  // namespace
@@ -40,32 +34,33 @@ std::string Scripts::BucketPlanCommand(const Request& request, bool by_text) con
   words.Add(by_text ? bucket_plan_.text : bucket_plan_.digest);
   words.Add(static_cast<int64_t>(request.plan.size()));
   for (const Charge& charge : request.plan) words.Add(RedisKey(*charge.limit, charge.key));
-  words.Add(request.margin_ms);
   std::string numbers;
+  numbers.reserve(7 + 49 * request.plan.size());
+  AppendPacked(&numbers, request.margin_ms);
   for (const Charge& charge : request.plan) {
     const Limit& limit = charge.limit->limit;
     const Interval cost = CostInterval(limit, charge.cost);
     AppendDuration(&numbers, limit, limit.depth_ns(), limit.depth_fraction());
     AppendDuration(&numbers, limit, cost.ns, cost.fraction);
-    AppendNumber(&numbers, limit.denominator());
+    AppendPacked(&numbers, limit.denominator());
+    AppendDuration(&numbers, limit, limit.step_ns(), limit.step_fraction());
   }
   words.Add(numbers);
   return words.Finish();
 }
 
-absl::StatusOr<Answer> Scripts::ParseBucketPlan(const redisReply& reply,
-                                                absl::Span<const Charge> plan) {
-  if (reply.type != REDIS_REPLY_ARRAY || reply.elements < 2) return ForeignReply();
+absl::StatusOr<Answer> Scripts::ParseBucketPlan(const redisReply& reply, const Request& request) {
+  const absl::Span<const Charge> plan = request.plan;
+  if (reply.type != REDIS_REPLY_ARRAY) return ForeignReply();
+  if (reply.elements == 1) return ParseFull(*reply.element[0], request);
+  if (reply.elements != 2 + 2 * plan.size()) return ForeignReply();
   for (size_t i = 0; i < reply.elements; ++i) {
     if (!IsInteger(*reply.element[i])) return ForeignReply();
   }
   const auto number = [&](size_t i) { return static_cast<int64_t>(reply.element[i]->integer); };
   constexpr int64_t kLast = kMaxInstantNs / kMicrosecondNs;
   if (number(0) < 0 || number(0) > kLast) return ForeignReply();
-  if (reply.elements == 2 && number(1) == -1) return Answer();
-  if (reply.elements != 2 + 2 * plan.size() || number(1) < 0 || number(1) > 1) {
-    return ForeignReply();
-  }
+  if (number(1) < 0 || number(1) > 1) return ForeignReply();
   Answer answer;
   answer.now_ns = number(0) * kMicrosecondNs;
   answer.allowed = number(1) == 1;

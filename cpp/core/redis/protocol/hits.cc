@@ -2,9 +2,14 @@
 // number, since each of them follows from the one before.
 #include <algorithm>
 #include <iterator>
+#include <string>
+#include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/time_units.h"
+#include "redis/protocol/error_reply.h"
 #include "redis/protocol/keys.h"
 #include "redis/protocol/replies.h"
 #include "redis/protocol/scripts.h"
@@ -93,9 +98,15 @@ std::string Scripts::HitsCommand(Form form, absl::Span<const Charge> hits, int64
       words.Add(std::min(kind.charge->cost, limit.count() + 1));
     }
   } else {
-    words.Add(hits[0].limit->limit.depth_ns() / kMicrosecondNs);
-    words.Add(CostInterval(hits[0].limit->limit, hits[0].cost).ns / kMicrosecondNs);
-    words.Add(margin_ms);
+    const Limit& limit = hits[0].limit->limit;
+    std::string numbers;
+    for (const int64_t number :
+         {limit.depth_ns() / kMicrosecondNs, CostInterval(limit, hits[0].cost).ns / kMicrosecondNs,
+          margin_ms, limit.step_ns() / kSecondNs, limit.step_ns() % kSecondNs,
+          limit.step_fraction(), limit.denominator()}) {
+      AppendPacked(&numbers, number);
+    }
+    words.Add(numbers);
   }
   if (sorted.kinds.size() < hits.size()) {
     for (const Alike& kind : sorted.kinds) words.Add(kind.hits);
@@ -103,44 +114,76 @@ std::string Scripts::HitsCommand(Form form, absl::Span<const Charge> hits, int64
   return words.Finish();
 }
 
-absl::StatusOr<std::vector<Answer>> Scripts::ParseHits(const redisReply& reply, Form form,
+std::vector<absl::StatusOr<Answer>> Scripts::ParseHits(const redisReply& reply, Form form,
                                                        absl::Span<const Charge> hits) {
   const Sorted sorted = SortOut(hits);
   const size_t each = form == Form::kFixedHits ? 3 : 2;
+  const auto foreign = [&] {
+    return std::vector<absl::StatusOr<Answer>>(hits.size(), ForeignReply());
+  };
   if (reply.type != REDIS_REPLY_ARRAY || reply.elements != 1 + each * sorted.kinds.size()) {
-    return ForeignReply();
+    return foreign();
   }
-  constexpr int64_t kLast = kMaxInstantNs / kMicrosecondNs;
-  for (size_t i = 0; i < reply.elements; ++i) {
-    if (!IsInteger(*reply.element[i])) return ForeignReply();
-  }
+  // What plan.lua replied to the hits of a kind, if it decided them.
+  const auto in_full = [&](size_t kind) -> const redisReply* {
+    const redisReply* const passes = reply.element[1 + each * kind];
+    return passes->type == REDIS_REPLY_ARRAY ? passes : nullptr;
+  };
   const auto number = [&](size_t i) { return static_cast<int64_t>(reply.element[i]->integer); };
+  constexpr int64_t kLast = kMaxInstantNs / kMicrosecondNs;
   const int64_t now_us = number(0);
-  if (now_us < 0 || now_us > kLast) return ForeignReply();
+  if (!IsInteger(*reply.element[0]) || now_us < 0 || now_us > kLast) return foreign();
   const auto passes_of = [&](size_t kind) { return number(1 + each * kind); };
   for (size_t i = 0; i < sorted.kinds.size(); ++i) {
-    if (passes_of(i) < 0 || passes_of(i) > sorted.kinds[i].hits) return ForeignReply();
+    const redisReply* const full = in_full(i);
+    for (size_t j = full == nullptr ? 0 : 1; j < each; ++j) {
+      if (!IsInteger(*reply.element[1 + each * i + j])) return foreign();
+    }
+    const int64_t fewest = full == nullptr ? 0 : 1;
+    const int64_t most = sorted.kinds[i].hits;
+    const int64_t found = full == nullptr ? passes_of(i) : static_cast<int64_t>(full->elements);
+    if (found < fewest || found > most) return foreign();
   }
   absl::InlinedVector<int64_t, kMostKinds> decided(sorted.kinds.size());
-  std::vector<Answer> answers(hits.size());
+  std::vector<absl::StatusOr<Answer>> answers;
+  answers.reserve(hits.size());
   for (size_t i = 0; i < hits.size(); ++i) {
     const size_t kind = sorted.kind_of[i];
     const int64_t before = decided[kind]++;
+    if (const redisReply* const full = in_full(kind)) {
+      const size_t at = std::min(static_cast<size_t>(before), full->elements - 1);
+      answers.push_back(ParseHit(*full->element[at], hits[i]));
+      continue;
+    }
     const size_t at = 1 + each * kind;
     Short state{number(at + 1), each == 3 ? number(at + 2) : 0};
-    answers[i].now_ns = now_us * kMicrosecondNs;
-    answers[i].allowed = before < passes_of(kind);
-    if (state.instant_us == -1) continue;
     if (state.instant_us < 0 || state.instant_us > 2 * kLast || state.used < 0 ||
         state.used >= int64_t{1} << 53) {
-      return ForeignValue();
+      answers.emplace_back(ForeignValue());
+      continue;
     }
     if (before > 0) state = After(hits[i], state, now_us, std::min(before, passes_of(kind)));
     constexpr int64_t kEach = kSecondNs / kMicrosecondNs;
-    answers[i].states.push_back(
+    Answer answer;
+    answer.now_ns = now_us * kMicrosecondNs;
+    answer.allowed = before < passes_of(kind);
+    answer.states.push_back(
         {state.instant_us / kEach, state.instant_us % kEach * kMicrosecondNs, state.used, 0, 0, 0});
+    answers.emplace_back(std::move(answer));
   }
   return answers;
+}
+
+absl::StatusOr<Answer> Scripts::ParseHit(const redisReply& reply, const Charge& hit) {
+  if (reply.type == REDIS_REPLY_STRING) {
+    // As Redis 6 begins the errors of scripts.
+    return ErrorStatus(absl::StrCat("ERR Error running script (plan.lua): ",
+                                    absl::string_view(reply.str, reply.len)));
+  }
+  Request request;
+  request.op = "hit";
+  request.plan = {&hit, 1};
+  return ParseFull(reply, request);
 }
 
 }  // namespace tidegate::redis

@@ -276,12 +276,16 @@ Scripts::Script Scripts::ScriptOf(size_t set, std::string_view tail) {
 
 Scripts::Scripts() {
   for (size_t set = 1; set < scripts_.size(); ++set) scripts_[set] = ScriptOf(set, lua::plan);
-  bucket_hits_.text = WithConstants(lua::bucket_hits);
-  fixed_hits_.text = WithConstants(lua::fixed_hits);
-  bucket_plan_.text = WithConstants(lua::bucket_plan);
-  for (Script* script : {&bucket_hits_, &fixed_hits_, &bucket_plan_}) {
-    script->digest = Sha1InHex(script->text);
-  }
+  // A short script has the full one of its algorithm, for the states that only that understands.
+  const auto short_script = [this](std::string_view text, size_t set) {
+    const std::string full = absl::StrCat("(function(KEYS, ARGV)\n", scripts_[set].text, "end)");
+    Script script{absl::StrReplaceAll(WithConstants(text), {{"PLAN_LUA", full}}), {}};
+    script.digest = Sha1InHex(script.text);
+    return script;
+  };
+  bucket_hits_ = short_script(lua::bucket_hits, 1 << 0);
+  fixed_hits_ = short_script(lua::fixed_hits, 1 << 1);
+  bucket_plan_ = short_script(lua::bucket_plan, 1 << 0);
 }
 
 std::string Scripts::Command(const Request& request, Form form, bool by_text) const {
@@ -358,10 +362,8 @@ absl::StatusOr<Answer> Scripts::Parse(const redisReply& reply, const Request& re
     return Answer();
   }
   if (form == Form::kFull) return ParseFull(reply, request);
-  if (form == Form::kBucketPlan) return ParseBucketPlan(reply, request.plan);
-  const auto each = ParseHits(reply, form, request.plan);
-  if (!each.ok()) return each.status();
-  return each->front();
+  if (form == Form::kBucketPlan) return ParseBucketPlan(reply, request);
+  return std::move(ParseHits(reply, form, request.plan).front());
 }
 
 absl::StatusOr<Answer> Scripts::ParseFull(const redisReply& reply, const Request& request) {

@@ -110,10 +110,9 @@ class Scripts {
 
   // Fails with DataLoss if the reply does not have the shape of the command's replies, and so
   // belongs to another command; with Internal if it does, but the value of a key is out of range.
-  // If the answer has no states, nothing was done, and the request must be sent in full.
   static absl::StatusOr<Answer> Parse(const redisReply& reply, const Request& request, Form form);
-  // An answer for each of `hits`, in a form of hits.
-  static absl::StatusOr<std::vector<Answer>> ParseHits(const redisReply& reply, Form form,
+  // An answer for each of `hits`, in a form of hits. One key's error is that of its hits alone.
+  static std::vector<absl::StatusOr<Answer>> ParseHits(const redisReply& reply, Form form,
                                                        absl::Span<const Charge> hits);
 
   // The command of lua/probe.lua: finds out whether calls for such charges would succeed, without a
@@ -143,11 +142,12 @@ class Scripts {
     std::string digest;
   };
   static absl::StatusOr<Answer> ParseFull(const redisReply& reply, const Request& request);
+  // The answer to a hit that lua/plan.lua has decided in a form of hits, or its error.
+  static absl::StatusOr<Answer> ParseHit(const redisReply& reply, const Charge& hit);
   // Whether lua/bucket_plan.lua can charge the limit. These are defined in bucket_plan.cc.
   static bool IsOfBucketPlan(const Charge& charge);
   std::string BucketPlanCommand(const Request& request, bool by_text) const;
-  static absl::StatusOr<Answer> ParseBucketPlan(const redisReply& reply,
-                                                absl::Span<const Charge> plan);
+  static absl::StatusOr<Answer> ParseBucketPlan(const redisReply& reply, const Request& request);
   // The script of a set of algorithms that ends in `tail`.
   static Script ScriptOf(size_t set, std::string_view tail);
   // Defined in reservations.cc.

@@ -2,6 +2,7 @@
 #ifndef TIDEGATE_SRC_REDIS_PROTOCOL_WORDS_H_
 #define TIDEGATE_SRC_REDIS_PROTOCOL_WORDS_H_
 
+#include <array>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -58,6 +59,13 @@ class Words {
   std::string text_;
   int64_t count_ = 0;
 };
+
+// Appends a number of 7 bytes, big-endian, as struct.unpack of the scripts reads it.
+inline void AppendPacked(std::string* bytes, int64_t number) {
+  std::array<char, 7> packed;
+  for (int i = 6; i >= 0; --i, number >>= 8) packed[i] = static_cast<char>(number & 0xff);
+  bytes->append(packed.data(), packed.size());
+}
 
 // A whole command.
 inline std::string Format(const std::vector<std::string>& words) {

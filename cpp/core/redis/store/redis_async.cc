@@ -60,13 +60,13 @@ class RedisStore::Sent final : public redis::Caller {
     calls_.push_back(std::move(call));
   }
 
-  // For requests in a form other than the cheapest, or by the text of the script.
-  Sent(Instant deadline, Calls calls, redis::Form form, bool by_text)
+  // By the text of the script.
+  Sent(Instant deadline, Calls calls, redis::Form form)
       : Caller(deadline),
         store_(calls[0]->store),
         slot_(store_.SlotOf(calls[0]->plan[0])),
         form_(form),
-        by_text_(by_text),
+        by_text_(true),
         calls_(std::move(calls)),
         kinds_(calls_.size()) {}
 
@@ -107,7 +107,7 @@ class RedisStore::Sent final : public redis::Caller {
     const absl::Status failure = store_.FailureIn(reply);
     if (absl::IsNotFound(failure) && !by_text_) {
       RedisStore& store = store_;
-      Send(std::make_unique<Sent>(deadline(), std::move(calls_), form_, /*by_text=*/true));
+      Send(std::make_unique<Sent>(deadline(), std::move(calls_), form_));
       store.Flush();
       return;
     }
@@ -124,34 +124,13 @@ class RedisStore::Sent final : public redis::Caller {
     for (const auto& call : calls_) hits.push_back(call->plan[0]);
     return hits;
   }
-  // Answers the calls; those that must be sent in full are sent again.
   void AnswerAll(const redisReply& reply) {
-    absl::StatusOr<std::vector<redis::Answer>> answers;
-    if (redis::IsOfHits(form_)) {
-      answers = redis::Scripts::ParseHits(reply, form_, Hits());
-    } else {
-      auto answer = redis::Scripts::Parse(reply, calls_[0]->Request(), form_);
-      if (answer.ok()) {
-        answers = std::vector<redis::Answer>{*std::move(answer)};
-      } else {
-        answers = answer.status();
-      }
+    if (!redis::IsOfHits(form_)) {
+      calls_[0]->Answer(redis::Scripts::Parse(reply, calls_[0]->Request(), form_));
+      return;
     }
-    bool again = false;
-    for (size_t i = 0; i < calls_.size(); ++i) {
-      if (!answers.ok()) {
-        calls_[i]->Answer(answers.status());
-      } else if (form_ == redis::Form::kFull || !(*answers)[i].states.empty()) {
-        calls_[i]->Answer(std::move((*answers)[i]));
-      } else {
-        Calls one;
-        one.push_back(std::move(calls_[i]));
-        Send(std::make_unique<Sent>(deadline(), std::move(one), redis::Form::kFull,
-                                    /*by_text=*/false));
-        again = true;
-      }
-    }
-    if (again) store_.Flush();
+    const auto answers = redis::Scripts::ParseHits(reply, form_, Hits());
+    for (size_t i = 0; i < calls_.size(); ++i) calls_[i]->Answer(answers[i]);
   }
 
   RedisStore& store_;

@@ -457,23 +457,19 @@ Decision RedisStore::Run(Op op, absl::Span<const Charge> plan, int64_t admitted_
   const Instant deadline = MonotonicIn(options_.timeout);
   const redis::Request request = RequestFor(op, plan, admitted_ns, moment, asked.askings);
   const uint16_t slot = SlotOf(plan[0]);
-  redis::Form form = redis::Scripts::FormOf(request);
-  bool by_text = false;
-  for (;;) {
-    const auto reply = client_->Call(slot, scripts_->Command(request, form, by_text), deadline);
-    absl::Status failure = FailureIn(reply);
-    if (absl::IsNotFound(failure) && !by_text) {
-      by_text = true;
-      continue;
-    }
-    if (!failure.ok()) return Judge(op, plan, moment, asked, failure, outcomes);
-    const auto answer = redis::Scripts::Parse(**reply, request, form);
-    if (form == redis::Form::kFull || !answer.ok() || !answer->states.empty()) {
-      return Judge(op, plan, moment, asked, answer, outcomes);
-    }
-    form = redis::Form::kFull;
-    by_text = false;
+  const redis::Form form = redis::Scripts::FormOf(request);
+  const auto call = [&](bool by_text) {
+    return client_->Call(slot, scripts_->Command(request, form, by_text), deadline);
+  };
+  auto reply = call(/*by_text=*/false);
+  absl::Status failure = FailureIn(reply);
+  if (absl::IsNotFound(failure)) {
+    reply = call(/*by_text=*/true);
+    failure = FailureIn(reply);
   }
+  if (!failure.ok()) return Judge(op, plan, moment, asked, failure, outcomes);
+  const auto answer = redis::Scripts::Parse(**reply, request, form);
+  return Judge(op, plan, moment, asked, answer, outcomes);
 }
 
 Decision RedisStore::Hit(const Charge& charge, const Moment& moment) {
