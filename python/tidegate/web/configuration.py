@@ -250,7 +250,11 @@ def _of_django() -> dict[str, Any]:
     if not isinstance(setting, Mapping):
         return {}  # tidegate.django names what is wrong
     names = [name for name in _OPTIONS if name != "attributes" and setting.get(name.upper())]
-    return _checked({name: setting[name.upper()] for name in names}) if names else {}
+    try:
+        return _checked({name: setting[name.upper()] for name in names}) if names else {}
+    except ConfigurationError as exc:
+        said = ", ".join(name.upper() for name in names)
+        raise ConfigurationError(f"Django's setting TIDEGATE has {said}: {exc}") from exc
 
 
 def with_configured(
