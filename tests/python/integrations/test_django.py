@@ -382,9 +382,9 @@ def test_settings_other_than_a_dict_in_upper_case_are_refused(value):
 
 @pytest.mark.parametrize(("name", "value"), [("STORAGE", "mongo://"), ("KEY", "no.such:key")])
 def test_a_setting_that_a_decorator_cannot_use_is_named(name, value):
-    with override_settings(TIDEGATE={name: value}):
-        with pytest.raises(tg.ConfigurationError, match=f"TIDEGATE has {name}: .*expected"):
-            tg.rate_limit("5/minute")(page)
+    named = pytest.raises(tg.ConfigurationError, match=f"TIDEGATE has {name}: .*expected")
+    with override_settings(TIDEGATE={name: value}), named:
+        tg.rate_limit("5/minute")(page)
 
 
 def test_leftover_settings_of_django_ratelimit_cause_a_warning(clock):
