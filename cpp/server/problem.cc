@@ -6,20 +6,6 @@
 
 namespace tidegate::server {
 
-std::string ShownText(std::string_view text) {
-  constexpr size_t kMost = 80;
-  std::string shown = "'";
-  for (const char c : text.substr(0, kMost)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte < 0x7f) {
-      shown += c;
-    } else {
-      absl::StrAppend(&shown, "\\x", absl::Hex(byte, absl::kZeroPad2));
-    }
-  }
-  return shown += text.size() > kMost ? "...'" : "'";
-}
-
 std::string_view ReasonOf(int http_status) {
   switch (http_status) {
     case 200:

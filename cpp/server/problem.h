@@ -13,15 +13,12 @@ namespace tidegate::server {
 struct Problem {
   int http_status = 400;
   GrpcStatus grpc_status = GrpcStatus::kInvalidArgument;
-  std::string detail;  // what was given, and what is expected; ASCII
+  std::string detail;  // what was given, and what is expected; UTF-8
 
   static Problem BadRequest(std::string detail) {
     return {400, GrpcStatus::kInvalidArgument, std::move(detail)};
   }
 };
-
-// Quotes `text`, which may have any bytes and length, for a message in ASCII.
-std::string ShownText(std::string_view text);
 
 // The reason phrase of a status of HTTP.
 std::string_view ReasonOf(int http_status);

@@ -4,12 +4,14 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "testing.h"
+#include "tidegate/shm_store.h"
 #include "tidegate/step.h"
 
 namespace tidegate::testing {
@@ -186,6 +188,27 @@ TEST(LimitTest, MessagesQuoteUnknownNamesSafely) {
   // After 79 bytes comes a character of two bytes, and the text is cut after 80.
   EXPECT_THAT(std::string(ParseAlgorithm(std::string(79, 'x') + "\xc3\xa9.").status().message()),
               HasSubstr("'" + std::string(79, 'x') + "...'"));
+  // Text stays text; control characters and what is not UTF-8 are escaped.
+  for (const auto& [given, shown] : std::vector<std::pair<std::string, std::string>>{
+           {"\xc3\xa9", "'\xc3\xa9'"},                  // e with an accent
+           {"\xef\xbc\x91", "'\xef\xbc\x91'"},          // a digit of full width
+           {"\xf0\x9f\x98\x80", "'\xf0\x9f\x98\x80'"},  // a face
+           {"\x7f", "'\\x7f'"},
+           {"\xc2\x85", "'\\xc2\\x85'"},  // a control character, the next line
+           {"\xc3", "'\\xc3'"},           // cut off
+           {"\xc3x", "'\\xc3x'"},
+           {"\xa9", "'\\xa9'"},
+           {"\xc0\xaf", "'\\xc0\\xaf'"},  // '/', too long
+           {"\xe0\x80\xaf", "'\\xe0\\x80\\xaf'"},
+           {"\xf0\x80\x80\xaf", "'\\xf0\\x80\\x80\\xaf'"},
+           {"\xed\xa0\x80", "'\\xed\\xa0\\x80'"},           // half a surrogate pair
+           {"\xf4\x90\x80\x80", "'\\xf4\\x90\\x80\\x80'"},  // beyond U+10FFFF
+           {"\xff", "'\\xff'"},
+       }) {
+    EXPECT_THAT(std::string(ParseAlgorithm(given).status().message()), HasSubstr(shown));
+    EXPECT_THAT(std::string(Limit::Parse(given).status().message()), HasSubstr(shown));
+    EXPECT_THAT(std::string(ShmStore::PathOf(given).status().message()), HasSubstr(shown));
+  }
   // Neither does a text grow by what it cannot show: here the whole text, its clause and its zone.
   const std::string unprintable(200, '\x01');
   for (const std::string& bad : {"quota 1/month " + unprintable, "quota 1/month in " + unprintable,

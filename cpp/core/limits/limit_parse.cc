@@ -11,6 +11,7 @@
 #include "absl/numeric/int128.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "base/time_units.h"
 #include "quotas/parse.h"
 #include "tidegate/limit.h"
@@ -155,22 +156,9 @@ const Unit* FindUnit(std::string_view word) {
   return nullptr;
 }
 
-std::string Shown(std::string_view text) {
-  std::string out;
-  for (char c : text.substr(0, 60)) {
-    const auto u = static_cast<unsigned char>(c);
-    if (u < 0x20 || u >= 0x7f) {
-      absl::StrAppend(&out, "\\x", absl::Hex(u, absl::kZeroPad2));
-    } else {
-      out += c;
-    }
-  }
-  return text.size() > 60 ? out + "..." : out;
-}
-
 absl::Status Unreadable(std::string_view text, std::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat(
-      "cannot read the limit '", Shown(text), "': ", absl::string_view(why.data(), why.size()),
+      "cannot read the limit ", Quote(text), ": ", absl::string_view(why.data(), why.size()),
       "; expected COUNT/[N] UNIT [burst COUNT], such as '100/minute', "
       "'5 per 2 seconds' or '10/second burst 40'; units are ns, us, ms, s, m, "
       "h, d, w, month and year"));
@@ -186,10 +174,9 @@ bool HasCommaInNumber(std::string_view text) {
 
 // The number in the text may be too large for an int64, and so for Limit's own message.
 absl::Status TooMany(std::string_view text, std::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("cannot read the limit '", Shown(text), "': its ",
-                                                 absl::string_view(what.data(), what.size()),
-                                                 " is beyond ", Limit::kMaxCount,
-                                                 "; expected 1 to ", Limit::kMaxCount));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "cannot read the limit ", Quote(text), ": its ", absl::string_view(what.data(), what.size()),
+      " is beyond ", Limit::kMaxCount, "; expected 1 to ", Limit::kMaxCount));
 }
 
 }  // namespace

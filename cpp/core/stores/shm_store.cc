@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/platform.h"
+#include "base/text.h"
 #include "stores/shm_cells.h"
 #include "stores/shm_file.h"
 #include "table/cell_calls_inl.h"
@@ -34,17 +34,16 @@ absl::StatusOr<std::string> ShmStore::PathOf(std::string_view name) {
   }
   if (name.empty() || name.size() > kLongestName ||
       !std::all_of(name.begin(), name.end(), IsNameByte)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the name of a shared memory is '",
-        absl::CHexEscape(std::string(name.substr(0, kLongestName))),
-        "'; expected an absolute path, or 1 to ", kLongestName, " of A-Z a-z 0-9 . _ -"));
+    return absl::InvalidArgumentError(absl::StrCat("the name of a shared memory is ", Quote(name),
+                                                   "; expected an absolute path, or 1 to ",
+                                                   kLongestName, " of A-Z a-z 0-9 . _ -"));
   }
 #if defined(TIDEGATE_LINUX)
   return absl::StrCat("/dev/shm/tidegate-", geteuid(), "-", std::string(name));
 #else
   return absl::InvalidArgumentError(
-      absl::StrCat("the name of a shared memory is '", std::string(name),
-                   "', and this system has no /dev/shm; expected an absolute path"));
+      absl::StrCat("the name of a shared memory is ", Quote(name),
+                   ", and this system has no /dev/shm; expected an absolute path"));
 #endif
 }
 

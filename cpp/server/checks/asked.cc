@@ -19,9 +19,8 @@ std::optional<Problem> Asked::Add(std::string_view name, std::string_view value)
                                             " bytes; expected 1 to ", kMostNameBytes));
   }
   if (value.size() > kMostValueBytes) {
-    return Problem::BadRequest(absl::StrCat("the attribute ", ShownText(name), " has ",
-                                            value.size(), " bytes; expected at most ",
-                                            kMostValueBytes));
+    return Problem::BadRequest(absl::StrCat("the attribute ", Quote(name), " has ", value.size(),
+                                            " bytes; expected at most ", kMostValueBytes));
   }
   if (attributes.size() == kMostAttributes) {
     return Problem::BadRequest(absl::StrCat("more than ", kMostAttributes,
@@ -47,7 +46,7 @@ Problem CostProblem(std::string_view given, int64_t least) {
 }
 
 Problem UsageProblem(std::string_view field, std::string_view given) {
-  return Problem::BadRequest(absl::StrCat("the usage of ", ShownText(field), " is ", Absl(given),
+  return Problem::BadRequest(absl::StrCat("the usage of ", Quote(field), " is ", Absl(given),
                                           "; expected an integer from 0 to ", kMostCost));
 }
 

@@ -69,8 +69,8 @@ std::string_view NotWhole(const dom::element& value, int64_t* number) {
 }
 
 Problem WrongKind(std::string_view member, const dom::element& value, std::string_view expected) {
-  return Problem::BadRequest(absl::StrCat("the member ", ShownText(member), " is ",
-                                          Absl(KindOf(value)), "; expected ", Absl(expected)));
+  return Problem::BadRequest(absl::StrCat("the member ", Quote(member), " is ", Absl(KindOf(value)),
+                                          "; expected ", Absl(expected)));
 }
 
 std::string_view ReasonOf(simdjson::error_code error) {
@@ -118,7 +118,7 @@ class Reader {
     if (body_ == Body::kSettle) {
       if (name == "reservation") return ReadReservation(value);
       if (name == "usage" && least_cost_ == 0) return ReadUsage(value);
-      return Problem::BadRequest(absl::StrCat("the member ", ShownText(name),
+      return Problem::BadRequest(absl::StrCat("the member ", Quote(name),
                                               " is not known; expected reservation",
                                               least_cost_ == kNoCost ? ""
                                               : least_cost_ == 0     ? ", cost or usage"
@@ -131,7 +131,7 @@ class Reader {
     if (name == "outcomes" && body_ == Body::kCheck) return ReadOutcomes(value);
     if (name == "ttl" && body_ == Body::kReserve) return ReadTtl(value);
     return Problem::BadRequest(
-        absl::StrCat("the member ", ShownText(name),
+        absl::StrCat("the member ", Quote(name),
                      " is not known; expected userId, apiKey, endpoint, tier, method, ip, cost, "
                      "attributes or ",
                      body_ == Body::kReserve ? "ttl" : "outcomes"));
@@ -178,8 +178,8 @@ class Reader {
   }
 
   std::optional<Problem> Repeated(std::string_view name) {
-    return Problem::BadRequest(absl::StrCat("the member ", ShownText(name),
-                                            " was given twice; expected each member once"));
+    return Problem::BadRequest(
+        absl::StrCat("the member ", Quote(name), " was given twice; expected each member once"));
   }
 
   std::optional<Problem> ReadText(std::string_view member, std::string_view attribute,
@@ -188,7 +188,7 @@ class Reader {
     std::string_view text;
     if (value.get(text) != simdjson::SUCCESS) return WrongKind(member, value, "a string");
     if (may_have_surrogates_ && !simdjson::validate_utf8(text.data(), text.size())) {
-      return Problem::BadRequest(absl::StrCat("the member ", ShownText(member),
+      return Problem::BadRequest(absl::StrCat("the member ", Quote(member),
                                               " has half of a surrogate pair; expected text"));
     }
     if (asked_.Get(attribute).data() != nullptr) return Repeated(member);
@@ -397,7 +397,7 @@ std::optional<Problem> ReadCheckManyJson(std::string_view body, std::vector<Aske
   for (const dom::key_value_pair member : object) {
     if (member.key != "checks") {
       return Problem::BadRequest(
-          absl::StrCat("the member ", ShownText(member.key), " is not known; expected checks"));
+          absl::StrCat("the member ", Quote(member.key), " is not known; expected checks"));
     }
     if (std::exchange(has_checks, true)) {
       return Problem::BadRequest("the member \"checks\" was given twice; expected it once");

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "server/checks/check_json.h"
 #include "server/checks/check_proto.h"
 #include "server/checks/decide.h"
@@ -86,7 +87,7 @@ std::optional<Problem> WrongCall(const Request& request, const CheckMethod* meth
                                  Answer* answer) {
   if (method == nullptr) {
     return Problem{404, GrpcStatus::kUnimplemented,
-                   absl::StrCat("the path is ", ShownText(request.path),
+                   absl::StrCat("the path is ", Quote(request.path),
                                 "; expected one of tidegate.v1.RateLimiter or /v1/ratelimit")};
   }
   if (method->is_grpc() != request.is_grpc) {
@@ -100,9 +101,8 @@ std::optional<Problem> WrongCall(const Request& request, const CheckMethod* meth
   }
   std::string allowed(method->http_method);
   if (!method->also.empty()) absl::StrAppend(&allowed, ", ", std::string(method->also));
-  Problem problem{
-      405, GrpcStatus::kUnimplemented,
-      absl::StrCat("the method is ", ShownText(request.method), "; expected ", allowed)};
+  Problem problem{405, GrpcStatus::kUnimplemented,
+                  absl::StrCat("the method is ", Quote(request.method), "; expected ", allowed)};
   answer->headers.emplace_back("allow", std::move(allowed));
   return problem;
 }

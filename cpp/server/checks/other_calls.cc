@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/text.h"
 #include "server/checks/caller.h"
 #include "server/checks/check_json.h"
 #include "server/checks/check_proto.h"
@@ -137,7 +138,7 @@ bool Refund(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answe
   }
   const std::optional<DecisionToken> token = DecodedToken(asked.decision);
   if (!token.has_value()) {
-    AnswerProblem(Problem::BadRequest("the decision is " + ShownText(asked.decision) +
+    AnswerProblem(Problem::BadRequest("the decision is " + Quote(asked.decision) +
                                       "; expected the decision of a CheckResponse, unchanged"),
                   /*is_grpc=*/true, answer);
     return true;
@@ -162,9 +163,9 @@ bool Reset(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answer
   RuleLimiter::Ids only;
   for (const std::string_view id : asked.rule_ids) {
     if (!HasRule(config->rules->limiter().rules(), id)) {
-      AnswerProblem(Problem::BadRequest("the rule is " + ShownText(id) +
-                                        "; expected the id of a rule in force"),
-                    /*is_grpc=*/true, answer);
+      AnswerProblem(
+          Problem::BadRequest("the rule is " + Quote(id) + "; expected the id of a rule in force"),
+          /*is_grpc=*/true, answer);
       return true;
     }
     only.emplace_back(id);

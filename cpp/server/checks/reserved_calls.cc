@@ -91,7 +91,7 @@ class ReservedCall final : public Gathering {
                const decltype(Asked::usage)& usage = std::nullopt) {
     std::optional<ReservationToken> token = DecodedReservation(text);
     if (!token.has_value()) {
-      return End(Problem::BadRequest(absl::StrCat("the reservation is ", ShownText(text),
+      return End(Problem::BadRequest(absl::StrCat("the reservation is ", Quote(text),
                                                   "; expected the token of one, unchanged")));
     }
     token_ = *std::move(token);

@@ -25,9 +25,8 @@ bool IsJson(std::string_view content_type) {
 std::optional<Problem> WrongType(const Request& request) {
   const std::string_view type = request.header("content-type");
   if (IsJson(type)) return std::nullopt;
-  return Problem{
-      415, GrpcStatus::kInvalidArgument,
-      absl::StrCat("the content type is ", ShownText(type), "; expected application/json")};
+  return Problem{415, GrpcStatus::kInvalidArgument,
+                 absl::StrCat("the content type is ", Quote(type), "; expected application/json")};
 }
 
 // Returns a view of the decoded text, which `decoded` keeps, or nothing if it is malformed.
@@ -38,7 +37,7 @@ std::optional<std::string_view> Decode(std::string_view text, Decoded* decoded) 
 }
 
 Problem MalformedEscape(std::string_view what, std::string_view given) {
-  return Problem::BadRequest(absl::StrCat(std::string(what), " is ", ShownText(given),
+  return Problem::BadRequest(absl::StrCat(std::string(what), " is ", Quote(given),
                                           "; expected two hexadecimal digits after each %"));
 }
 
@@ -50,7 +49,7 @@ std::optional<Problem> ReadQuery(std::string_view query, Asked* asked, Decoded* 
     const size_t equals = pair.find('=');
     if (equals == std::string_view::npos) {
       return Problem::BadRequest(
-          absl::StrCat("the query has ", ShownText(pair), "; expected NAME=VALUE, joined by &"));
+          absl::StrCat("the query has ", Quote(pair), "; expected NAME=VALUE, joined by &"));
     }
     const auto name = Decode(pair.substr(0, equals), decoded);
     const auto value = Decode(pair.substr(equals + 1), decoded);
@@ -58,7 +57,7 @@ std::optional<Problem> ReadQuery(std::string_view query, Asked* asked, Decoded* 
     const std::string_view known = AttributeOfMember(*name);
     const std::string_view attribute = known.data() == nullptr ? *name : known;
     if (asked->Get(attribute).data() != nullptr) {
-      return Problem::BadRequest(absl::StrCat("the attribute ", ShownText(attribute),
+      return Problem::BadRequest(absl::StrCat("the attribute ", Quote(attribute),
                                               " was given twice; expected each attribute once"));
     }
     if (auto problem = asked->Add(attribute, *value)) return problem;
@@ -104,7 +103,7 @@ std::optional<Problem> ReadRestStatus(const Request& request, std::string_view p
   const std::string_view given = request.path.substr(prefix.size());
   if (given.empty() || given.find('/') != std::string_view::npos) {
     return Problem{404, GrpcStatus::kNotFound,
-                   absl::StrCat("the path is ", ShownText(request.path), "; expected ",
+                   absl::StrCat("the path is ", Quote(request.path), "; expected ",
                                 std::string(prefix), "{userId}, with a / in it as %2F")};
   }
   const auto user = Decode(given, decoded);
@@ -132,7 +131,7 @@ std::optional<Problem> ReadGatewayCheck(const Request& request, const CheckConfi
     if (attribute == "endpoint") {
       auto path = PathOfUri(value, config.rules->know_parameters());
       if (!path.has_value()) {
-        return Problem::BadRequest(absl::StrCat("the header ", name, " is ", ShownText(value),
+        return Problem::BadRequest(absl::StrCat("the header ", name, " is ", Quote(value),
                                                 "; expected the URI of a request, such as "
                                                 "/api/posts?page=2"));
       }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "server/hosts.h"
 #include "server/problem.h"
 
@@ -80,7 +81,7 @@ bool Dispatch(const Request& request, CallId id, Surroundings* around, Answer* a
   if (options.checks_hosts && request.peer.is_tcp &&
       !AcceptsHost(request.header("host"), options.hosts)) {
     Refuse(421,
-           absl::StrCat("the host is ", ShownText(request.header("host")),
+           absl::StrCat("the host is ", Quote(request.header("host")),
                         "; expected an address, localhost or one of checks.hosts"),
            answer);
     return true;
@@ -96,14 +97,13 @@ bool Dispatch(const Request& request, CallId id, Surroundings* around, Answer* a
     }
   }
   if (!found.path_exists) {
-    Refuse(404,
-           absl::StrCat("the path is ", ShownText(request.path), "; expected one of this service"),
+    Refuse(404, absl::StrCat("the path is ", Quote(request.path), "; expected one of this service"),
            answer);
     return true;
   }
   std::string allowed = around->routes->MethodsOf(request.path);
   Refuse(405,
-         absl::StrCat("the method is ", ShownText(request.method), "; expected ", allowed,
+         absl::StrCat("the method is ", Quote(request.method), "; expected ", allowed,
                       " for this path"),
          answer);
   answer->headers.emplace_back("allow", std::move(allowed));

@@ -41,13 +41,18 @@ void ThrowUnlessOk(const absl::Status& status) {
 std::string Shown(PyObject* object) {
   constexpr size_t kMost = 80;
   PyObject* repr = PyObject_Repr(object);
-  PyObject* ascii = repr != nullptr ? PyObject_ASCII(object) : nullptr;
-  const char* text = ascii != nullptr ? PyUnicode_AsUTF8(ascii) : nullptr;
+  PyObject* utf8 =
+      repr != nullptr ? PyUnicode_AsEncodedString(repr, "utf-8", "backslashreplace") : nullptr;
+  const char* text = utf8 != nullptr ? PyBytes_AsString(utf8) : nullptr;
   std::string shown = text != nullptr ? text : "an object without a repr";
-  Py_XDECREF(ascii);
+  Py_XDECREF(utf8);
   Py_XDECREF(repr);
   PyErr_Clear();
-  if (shown.size() > kMost) shown = shown.substr(0, kMost) + "...";
+  if (shown.size() > kMost) {
+    size_t end = kMost;
+    while ((static_cast<unsigned char>(shown[end]) & 0xC0) == 0x80) --end;  // within a character
+    shown = shown.substr(0, end) + "...";
+  }
   return shown + " of type " + Py_TYPE(object)->tp_name;
 }
 

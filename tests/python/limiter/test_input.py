@@ -6,10 +6,14 @@ from __future__ import annotations
 import asyncio
 import datetime
 import math
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tidegate as tg
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class NoScalar:
@@ -295,9 +299,23 @@ def test_invalid_requests_cannot_be_replayed(keys: Any, times: Any, costs: Any) 
         tg.replay("3/minute", keys, times, costs)
 
 
-def test_replay_clamps_times_as_clocks_do() -> None:
-    assert [bool(d) for d in tg.replay("1/minute", ["k"] * 3, [-5, 2**70, 2**62])] == [
-        True,
-        True,
-        False,
-    ]
+@pytest.mark.parametrize(
+    ("make", "shown"),
+    [
+        (lambda: tg.Limiter("\uff11\uff10\uff10/minute"), "'\uff11\uff10\uff10/minute'"),
+        (lambda: tg.Limiter("10/minuté\n"), r"'10/minuté\x0a'"),
+        (lambda: tg.Limiter("\uff11" * 100 + "/minute"), "'" + "\uff11" * 26 + "...'"),
+        (lambda: tg.Limiter("1/s", storage="shm://größe"), "'größe'"),
+        (lambda: tg.Limiter("1/s", storage="shm://a%01b"), r"'a\x01b'"),
+        (lambda: tg.Limiter("1/s", algorithm="gcrä"), "'gcrä'"),  # type: ignore[arg-type]
+        (lambda: tg.Limit("1/s", name="größe"), "'größe' of type str"),
+        (lambda: tg.Limit("1/s", id="é" * 100 + "\n"), "'" + "é" * 39 + "... of type str"),
+        (lambda: tg.Limit("1/s", id="é\ud800\u202e"), r"'é\ud800\u202e' of type str"),
+        (lambda: tg.Limiter("1/s").hit("k", cost="é"), "'é' of type str"),  # type: ignore[arg-type]
+    ],
+)
+def test_errors_show_what_was_given_as_it_was_written(
+    make: Callable[[], object], shown: str
+) -> None:
+    with pytest.raises(tg.ConfigurationError, match=re.escape(shown)):
+        make()
