@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from operator import index
 
 from tidegate import _core
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from tidegate.limiter.limit import LimitLike
     from tidegate.types import Algorithm
 
-__all__ = ["LAST_NS", "instant_ns", "mistaken_unit", "replay"]
+__all__ = ["LAST_NS", "instant_ns", "mistaken_unit", "out_of_range", "replay"]
 
-LAST_NS = 2**62  # as clocks are clamped
+LAST_NS = 2**62  # of the core
 _NOT_A_TIME = -(2**63)  # NumPy's NaT as an int
 # The years of logs, 1990 to 2100, in seconds since the epoch.
 _LOGGED = (631_152_000, 4_102_444_800)
@@ -71,13 +72,16 @@ def _times(given: Iterable[int | datetime]) -> list[int]:
         # A column of pandas with a time zone becomes an array of its own datetimes.
         given = getattr(given, "to_numpy", lambda: given)()
     if _has_datetime64(given):
-        return _of_datetime64(given)
+        times = _of_datetime64(given)
+        _check_range(times)
+        return times
     from datetime import datetime  # takes long to import
 
     times = [
         instant_ns(each) if isinstance(each, datetime) else each
         for each in _listed("times", given, "int or datetime")
     ]
+    _check_range(times)
     if times and all(type(time) is int for time in times):
         in_part = any(time % 1_000_000 for time in times)
         mistake = mistaken_unit(min(times), max(times), in_part)
@@ -97,7 +101,30 @@ def _of_datetime64(array: Any) -> list[int]:
             f"the time at index {times.index(_NOT_A_TIME)} is NaT; expected nanoseconds since the "
             "epoch, or datetimes"
         )
+    # Years that nanoseconds cannot hold wrap around.
+    seconds = array.astype("datetime64[s]").astype("int64").tolist()
+    for at, (ns, exact) in enumerate(zip(times, seconds)):
+        if isinstance(ns, int) and ns // 10**9 != exact:
+            raise out_of_range(at, array[at])
     return times
+
+
+def _check_range(times: list[Any]) -> None:
+    for at, time in enumerate(times):
+        try:
+            is_within = 0 <= index(time) <= LAST_NS
+        except TypeError:
+            return  # the core reports invalid times
+        if not is_within:
+            raise out_of_range(at, time)
+
+
+def out_of_range(at: int, time: object) -> ConfigurationError:
+    """The error for a time that the core cannot hold."""
+    return ConfigurationError(
+        f"the time at index {at} is {time!s:.60}; expected one from 1970 to the year 2116 "
+        "(0 to 2**62 nanoseconds since the epoch)"
+    )
 
 
 def instant_ns(instant: datetime) -> int:
@@ -117,12 +144,12 @@ def instant_ns(instant: datetime) -> int:
 def _order_of(times: list[Any]) -> list[int] | None:
     """The order by time; None if the requests are already in it."""
     try:
-        clamped = [min(max(time, 0), LAST_NS) for time in times]
+        exact = [index(time) for time in times]
     except TypeError:
         return None  # the core reports invalid times
-    if all(earlier <= later for earlier, later in zip(clamped, clamped[1:])):
+    if all(earlier <= later for earlier, later in zip(exact, exact[1:])):
         return None
-    return sorted(range(len(times)), key=clamped.__getitem__)
+    return sorted(range(len(times)), key=exact.__getitem__)
 
 
 def mistaken_unit(first: int, last: int, in_part: bool) -> str | None:
@@ -155,12 +182,16 @@ def _is_logged(time: int, scale: int) -> bool:
 def _used(given: Iterable[int]) -> list[int]:
     used = _listed("used costs", given, "int")
     for at, units in enumerate(used):
-        if isinstance(units, bool) or not hasattr(units, "__index__"):
+        try:
+            if isinstance(units, bool):
+                raise TypeError
+            is_within = 0 <= index(units) < 2**63
+        except TypeError:
             raise ArgumentTypeError(
                 f"the used cost at index {at} is {repr(units)[:80]} of type "
                 f"{type(units).__name__}; expected an int from 0 up"
-            )
-        if not 0 <= units < 2**63:
+            ) from None
+        if not is_within:
             raise ConfigurationError(
                 f"the used cost at index {at} is {units}; expected an int from 0 to 2**63 - 1"
             )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tidegate import _core
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
-from tidegate.limiter.replay import LAST_NS, instant_ns, mistaken_unit
+from tidegate.limiter.replay import LAST_NS, instant_ns, mistaken_unit, out_of_range
 from tidegate.tuning.columns import ArrowColumn, is_missing, opened, shown
 
 __all__ = ["Times", "as_times"]
@@ -57,7 +57,7 @@ def as_times(times: Any) -> Times:
         )
     bad, in_order, first, last, in_part = _core.scan_times(ns, LAST_NS)
     if bad >= 0:
-        _refuse_range(bad, ns[bad])
+        raise out_of_range(bad, ns[bad])
     mistake = mistaken_unit(first, last, in_part) if may_mistake and len(ns) else None
     if mistake is not None:
         raise ConfigurationError(
@@ -72,7 +72,7 @@ def _of_ints(column: NDArray[Any]) -> NDArray[np.int64]:
         wrong = column > LAST_NS
         if wrong.any():
             at = int(wrong.argmax())
-            _refuse_range(at, column[at])
+            raise out_of_range(at, column[at])
     return np.ascontiguousarray(column, dtype=np.int64)
 
 
@@ -90,7 +90,7 @@ def _of_datetime64(column: NDArray[Any]) -> NDArray[np.int64]:
         far = (column < first) | (column > last)
         if far.any():  # a conversion from seconds might overflow
             at = int(far.argmax())
-            _refuse_range(at, column[at])
+            raise out_of_range(at, column[at])
         column, unit, count = column.astype("datetime64[s]"), "s", 1
     values = column.view(np.int64)
     each = _IN_A_SECOND[unit]
@@ -99,7 +99,7 @@ def _of_datetime64(column: NDArray[Any]) -> NDArray[np.int64]:
     wrong = (values < 0) | (values > most)
     if wrong.any():
         at = int(wrong.argmax())
-        _refuse_range(at, column[at])
+        raise out_of_range(at, column[at])
     if each <= 10**9:
         factor = count * (10**9 // each)
         return np.ascontiguousarray(values if factor == 1 else values * factor)
@@ -129,7 +129,7 @@ def _of_list(items: list[Any]) -> NDArray[np.int64]:
     if all(type(item) is int for item in items):
         for at, item in enumerate(items):
             if not 0 <= item <= LAST_NS:
-                _refuse_range(at, item)
+                raise out_of_range(at, item)
         return np.array(items, dtype=np.int64)
     return np.array([_item(at, item) for at, item in enumerate(items)], dtype=np.int64)
 
@@ -152,12 +152,5 @@ def _item(at: int, item: Any) -> int:
     else:
         raise ArgumentTypeError(f"the time at index {at} is {shown(item)}; expected {_ACCEPTED}")
     if not 0 <= ns <= LAST_NS:
-        _refuse_range(at, item)
+        raise out_of_range(at, item)
     return ns
-
-
-def _refuse_range(at: int, time: object) -> None:
-    raise ConfigurationError(
-        f"the time at index {at} is {time!s:.60}; expected one from 1970 to the year 2116 "
-        f"(0 to 2**62 nanoseconds since the epoch)"
-    )

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 import numpy
 import pytest
 import tidegate as tg
+import tidegate.tuning
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND
@@ -41,14 +42,49 @@ def test_requests_of_one_time_stay_in_their_order():
     ("times", "allowed"),
     [
         ([1, 0], [False, True]),
-        ([0, -1], [True, False]),
+        ([0, 0], [True, False]),
         ([2**62 - 1, 2**62 - 2], [False, True]),
-        ([2**63, 2**62], [True, False]),
+        ([2**62, 2**62], [True, False]),
     ],
 )
-def test_times_beyond_the_bounds_count_as_the_bounds(times, allowed):
+def test_times_at_the_bounds_are_taken(times, allowed):
     decisions = tg.replay("1/minute", ["k"] * 2, times)
     assert [decision.allowed for decision in decisions] == allowed
+
+
+@pytest.mark.parametrize("replay", [tg.replay, tg.tuning.replay])
+@pytest.mark.parametrize(
+    "time",
+    [
+        *(-1, 2**62 + 1, 2**63, 2**70, -(2**70), numpy.int64(-5)),
+        *(datetime(1969, 12, 31, tzinfo=timezone.utc), datetime(2117, 1, 1, tzinfo=timezone.utc)),
+    ],
+)
+def test_times_beyond_the_bounds_are_refused(replay, time):
+    with pytest.raises(tg.ConfigurationError, match=r"time at index 1 is .*; expected one from"):
+        replay("1/minute", ["k"] * 2, [START, time])
+
+
+@pytest.mark.parametrize("replay", [tg.replay, tg.tuning.replay])
+@pytest.mark.parametrize("year", ["1600-01-01", "1969-12-31", "2200-01-01", "3000-01-01"])
+@pytest.mark.parametrize("unit", ["D", "s", "us"])
+def test_years_beyond_the_bounds_are_refused(replay, year, unit):
+    times = numpy.array(["2024-02-29", year], f"datetime64[{unit}]")
+    with pytest.raises(tg.ConfigurationError, match=r"time at index 1 is .*; expected one from"):
+        replay("1/minute", ["k"] * 2, times)
+
+
+@pytest.mark.parametrize("argument", ["keys", "times_ns", "costs", "used"])
+@pytest.mark.parametrize("columns", [1, 2])
+def test_arrays_of_two_dimensions_are_refused(argument, columns):
+    arguments = {"keys": ["k"] * 2, "times_ns": [1, 2], "costs": [1, 1], "used": [1, 1]}
+    arguments[argument] = numpy.ones((2, columns), numpy.int64)
+    with pytest.raises(tg.ConfigurationError, match="expected"):
+        tg.replay("1/minute", **arguments)
+    if argument == "times_ns":
+        arguments[argument] = arguments[argument].astype("datetime64[ns]")
+        with pytest.raises(tg.ConfigurationError, match="expected"):
+            tg.replay("1/minute", **arguments)
 
 
 class NanosecondTime(datetime):
