@@ -19,6 +19,7 @@ __all__ = ["exhausted_for", "server_wait"]
 # Longer fields are ignored.
 _LONGEST = 2000
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+_DELAY = re.compile(r"[0-9]{1,40}(\.[0-9]{1,9})?", re.ASCII)
 _INSTANT = re.compile(r"[0-9]{10,11}", re.ASCII)  # in seconds since the epoch
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)", re.ASCII)
@@ -114,8 +115,11 @@ def _from_now(instant: float, date: str | None) -> float:
 
 
 def _retry_after(value: str, date: str | None) -> float | None:
-    seconds = _seconds(value)
-    return _until(value, date) if seconds is None else seconds
+    # A number is always of seconds here: also one of centuries, which no caller waits.
+    text = value.strip()
+    if _DELAY.fullmatch(text):
+        return float(text)
+    return _until(value, date)
 
 
 def _seconds(value: str) -> float | None:

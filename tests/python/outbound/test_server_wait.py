@@ -20,6 +20,8 @@ LATER = "Tue, 14 Nov 2023 22:14:05 GMT"
         ({"retry-after": "7"}, 7.0),
         ({"retry-after": "0"}, 0.0),
         ({"retry-after": " 1.5 "}, 1.5),
+        ({"retry-after": "4000000000"}, 4e9),
+        ({"retry-after": "9" * 23}, 1e23),
         ({"retry-after": LATER, "date": HTTP_DATE}, 45.0),
         ({"retry-after": HTTP_DATE, "date": LATER}, 0.0),
         ({"ratelimit": '"burst";r=0;t=30'}, 30.0),
