@@ -151,21 +151,31 @@ class Settings:
         }
         defaults = {**DEFAULTS, **(self._of_process(given, configured))}
         for option in _ORDER:
-            default = defaults.get(option)
             value = given.get(option)
-            if value is not None or option not in configured:
-                setattr(self, option, self._read(option, default if value is None else value))
-                continue
+            is_configured = value is None and option in configured
+            if value is None:
+                value = configured[option] if is_configured else defaults.get(option)
+            named = [option] if is_configured else []
+            if option == "storage" and self._has_options(given, configured):
+                is_chosen = is_configured or given.get(option) is not None
+                named = [*(["storage"] if is_chosen else []), "storage_options"]
             try:
-                setattr(self, option, self._read(option, configured[option]))
+                setattr(self, option, self._read(option, value))
             except ConfigurationError as exc:
+                if not named:
+                    raise
                 kind = ArgumentTypeError if isinstance(exc, TypeError) else ConfigurationError
-                raise kind(f"{known[option]}: {exc}") from exc
+                raise kind(f"{' and '.join(self._names[each] for each in named)}: {exc}") from exc
         self._check_with_rules()
         self._families = self.headers
         if self.rules is not None:
             chosen = (self.headers,) if isinstance(self.headers, str) else self.headers
             self.headers = tuple(family for family in chosen if family != SHADOW)
+
+    def _has_options(self, given: Mapping[str, Any], configured: Mapping[str, Any]) -> bool:
+        """Whether the storage has options of the configuration."""
+        is_given = given.get("storage_options") is not None
+        return bool(configured.get("storage_options")) and not is_given
 
     def _of_process(
         self, given: Mapping[str, Any], configured: Mapping[str, Any]

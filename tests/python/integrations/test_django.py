@@ -355,6 +355,7 @@ def test_the_view_finds_the_decision(clock, ask):
         ("EXEMPT_WHEN", "always"),
         ("EXEMPT_METHODS", "OPTIONS"),
         ("STORAGE", "mongodb://localhost"),
+        ("STORAGE_OPTIONS", {"x": 1}),
         ("ALGORITHM", "bucket"),
         ("ON_NO_KEY", "ignore"),
         ("HEADERS", ["draft"]),

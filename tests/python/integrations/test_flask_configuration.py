@@ -67,6 +67,8 @@ def test_code_comes_before_configuration(clock):
         ("TIDEGATE_ENDPOINT_LIMIT", 5, "expected"),
         ("TIDEGATE_STORAGE", "mongodb://localhost", "expected"),
         ("TIDEGATE_STORAGE_OPTIONS", "capacity=5", "a dict"),
+        ("TIDEGATE_STORAGE_OPTIONS", {"x": 1}, "expected"),
+        ("TIDEGATE_STORAGE_OPTIONS", {"capacity": "many"}, "expected"),
         ("TIDEGATE_ALGORITHM", "bucket", "expected"),
         ("TIDEGATE_PREFIX", 5, "a str"),
         ("TIDEGATE_KEY", "address", "user_or_ip"),
@@ -82,6 +84,22 @@ def test_a_mistake_names_its_key_of_the_configuration(key, value, expected):
     with pytest.raises(tg.ConfigurationError, match=key) as caught:
         RateLimiter(service(**{key: value}))
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "configured", "named"),
+    [
+        ({"storage": "memory://"}, {}, "storage= and TIDEGATE_STORAGE_OPTIONS: "),
+        ({}, {"STORAGE": "memory://"}, "TIDEGATE_STORAGE and TIDEGATE_STORAGE_OPTIONS: "),
+        ({}, {}, "TIDEGATE_STORAGE_OPTIONS: "),
+    ],
+)
+def test_a_wrong_option_of_the_storage_names_what_was_read(given, configured, named):
+    config = {f"TIDEGATE_{name}": value for name, value in configured.items()}
+    app = service(**config, TIDEGATE_STORAGE_OPTIONS={"x": 1})
+    with pytest.raises(tg.ConfigurationError) as caught:
+        RateLimiter(app, **given)
+    assert str(caught.value).startswith(named)
 
 
 async def later(request):
