@@ -151,6 +151,27 @@ def test_dependencies_with_one_scope_share_a_limit() -> None:
     assert [get(app, path).status for path in ("/a", "/b")] == [200, 429]
 
 
+def test_all_routes_with_one_object_share_its_counts() -> None:
+    app = FastAPI(dependencies=[limit("4/minute")])
+    router = APIRouter(dependencies=[limit("3/minute")])
+    one = limit("1/minute")
+
+    @router.get("/a", dependencies=[one])
+    @router.get("/b", dependencies=[one])
+    @router.get("/c", dependencies=[limit("1/minute")])
+    @router.get("/d", dependencies=[limit("1/minute")])
+    @router.get("/e")
+    @app.get("/f")
+    @app.get("/g")
+    async def route() -> str:
+        return "x"
+
+    app.include_router(router)
+    paths = ("/a", "/b", "/c", "/d", "/e", "/f", "/g")
+    # /b is refused by the object of /a, /e by the router's, and /g by the application's.
+    assert [get(app, path).status for path in paths] == [200, 429, 200, 200, 429, 200, 429]
+
+
 def test_requests_are_counted_by_client_and_template() -> None:
     app = FastAPI()
 
