@@ -138,7 +138,7 @@ def test_no_password(own_server: RedisServer, doctor: Doctor) -> None:
     assert "requires a password" in str(report["findings"])
 
 
-@pytest.mark.parametrize("command", ["time", "evalsha", "eval", "set", "ping", "hset"])
+@pytest.mark.parametrize("command", ["time", "evalsha", "eval", "set", "ping", "pexpire"])
 def test_a_user_who_may_not(own_server: RedisServer, doctor: Doctor, command: str) -> None:
     code, report = doctor(grant(own_server, "app", "~*", "+@all", f"-{command}"))
     assert code == 2
@@ -146,6 +146,29 @@ def test_a_user_who_may_not(own_server: RedisServer, doctor: Doctor, command: st
     assert all(report["commands"].values())
     assert command.upper() in said(report, "problem", "commands")
     assert f"+{command}" in said(report, "note", "commands")
+
+
+@pytest.mark.parametrize(
+    "refused", [["hset"], ["hget"], ["hdel", "pttl"], ["hset", "hget", "hgetall", "hdel", "pttl"]]
+)
+def test_a_user_who_may_not_reserve(
+    own_server: RedisServer, doctor: Doctor, refused: list[str]
+) -> None:
+    uri = grant(own_server, "app", "~*", "+@all", *(f"-{command}" for command in refused))
+    code, report = doctor(uri)
+    assert code == 1
+    assert {name for name, fine in report["commands"].items() if not fine} == {
+        command.upper() for command in refused
+    }
+    warning = said(report, "warning", "commands")
+    assert all(command.upper() in warning for command in refused)
+    assert "reservations need them" in warning
+    assert report["check_latency_ms"]
+    with tidegate.Limiter("100/minute; 5/second", storage=uri) as limiter:
+        assert limiter.hit("k").allowed
+        assert limiter.charge("k", 3)
+        assert limiter.peek("k").remaining == 1
+        assert limiter.stats().errors == 0
 
 
 def test_the_clients_clock_needs_no_time(own_server: RedisServer, doctor: Doctor) -> None:

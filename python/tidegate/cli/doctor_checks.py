@@ -41,6 +41,8 @@ _ABOUT_FAILURES = {
     "on_error",
 }
 _DEFAULT_PREFIX = "tg"
+# No other call sends these, or has scripts that call them.
+_OF_RESERVATIONS = frozenset({"HSET", "HGET", "HGETALL", "HDEL", "PTTL"})
 _DOCTOR = "tidegate-doctor-"
 # The most calls of SCAN, of about 1,000 keys each, and the most limits that are named.
 _MOST_SCANS = 200
@@ -323,7 +325,13 @@ class _Examination:
             self.report.add("ok", "commands", f"allowed: {', '.join(tries)}")
             return True
         reasons = "; ".join(f"{name}: {in_words(text)}" for text, name in why.items())
-        self.report.add("problem", "commands", f"refused: {', '.join(refused)} ({reasons})")
+        is_usable = _OF_RESERVATIONS.issuperset(refused)
+        self.report.add(
+            "warning" if is_usable else "problem",
+            "commands",
+            f"refused: {', '.join(refused)} ({reasons})"
+            + ("; reservations need them, and nothing else does" if is_usable else ""),
+        )
         whom = self._command("ACL", "WHOAMI")
         if any("NOPERM" in text for text in why):
             self.report.add(
@@ -338,7 +346,7 @@ class _Examination:
                 "commands",
                 "without TIME, clock=client uses the clocks of the limiters' hosts",
             )
-        return False
+        return is_usable
 
     def _clock(self) -> None:
         offsets = []
