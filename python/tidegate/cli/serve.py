@@ -61,10 +61,12 @@ def _serve(arguments: argparse.Namespace) -> int:
         if path is None and os.path.exists(_DEFAULT_FILE):
             path = Path(_DEFAULT_FILE)
         return _serve_with(path, arguments.check)
-    except FileNotFoundError as error:
-        if error.filename and not os.path.isabs(error.filename):
-            error.strerror = f"{error.strerror} in {os.getcwd()}"
-        raise
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
+        if not error.filename:
+            raise
+        # A file that the user named; storages and databases have errors of their own.
+        where = "" if os.path.isabs(error.filename) else f" in {os.getcwd()}"
+        raise ConfigurationError(f"{error.filename}: {error.strerror}{where}") from None
     finally:
         # The process ends. The interpreter would visit all objects several times more, for 0.4 s,
         # to find garbage among them.

@@ -56,12 +56,13 @@ def rehearse(settings: Settings) -> Rehearsal:
     finally:
         service.close()
     shown = settings.database and name_of(engine_of(settings.database, creates=True))
+    place = settings.rules or shown
     lines = [
         f"checks: {settings.checks.listen or settings.checks.unix}"
         + (", with a token" if settings.checks.needs_token else ", without a token"),
         f"storage: {without_password(settings.storage)}" + _first(storage_note),
         f"database: {shown or 'none'}" + _first(database_note),
-        f"rules: {rules} of {settings.rules or shown}",
+        f"rules: {f'{rules} of {place}' if place else 'none'}",
         f"admin: {settings.admin.listen or 'none'}",
     ]
     if settings.envoy is not None:

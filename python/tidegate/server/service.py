@@ -13,6 +13,7 @@ from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.quotas.watch import QuotaWatch
 from tidegate.limiter.rule_limiter import RuleLimiter
 from tidegate.limiter.storage.uri import open_store, without_password
+from tidegate.rules.document import Document
 from tidegate.rules.file import RuleFile
 from tidegate.rules.pauses import pause_at_times
 from tidegate.rules.rule_set import RuleSet
@@ -150,15 +151,14 @@ class Service:
 
     def _open_rules(self) -> RuleSource | RuleSet:
         settings = self.settings
-        source: RuleSource
         if settings.rules is not None:
-            source = RuleFile(settings.rules)
+            source: RuleSource = RuleFile(settings.rules)
         elif settings.database is not None:
             from tidegate.rules.sql.sql_rules import SqlRules
 
             source = SqlRules(settings.database)
-        else:
-            return RuleSet({"rules": []})
+        else:  # Envoy's descriptors limit: that there are no rules is no mistake to warn of
+            return RuleSet._from(Document({"rules": []}, "<none>", lambda where: None))
         self._closing.callback(source.close)
         return source
 

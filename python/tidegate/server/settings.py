@@ -284,15 +284,15 @@ def _expect_caller(value: str) -> str:
     return value
 
 
-def _expect_url(value: str) -> str:
-    if not re.match("https?://[^/]", value):
-        raise ValueError(
-            f"is {value!r:.80}; expected a URL such as http://localhost:4318/v1/traces"
-        )
-    return value
+def _url_of(signal: str) -> AfterValidator:
+    def expect(value: str) -> str:
+        if not re.match("https?://[^/]", value):
+            raise ValueError(
+                f"is {value!r:.80}; expected a URL such as http://localhost:4318/v1/{signal}"
+            )
+        return value
 
-
-_URL = Annotated[str, AfterValidator(_expect_url)]
+    return AfterValidator(expect)
 
 
 class Anomalies(_Part):
@@ -340,14 +340,14 @@ class Telemetry(_Part):
     """OpenTelemetry metrics and spans, sent with OTLP."""
 
     enabled: StrictBool = False
-    endpoint: Optional[_URL] = Field(
+    endpoint: Optional[Annotated[str, _url_of("metrics")]] = Field(
         default=None,
         description="The URL of the collector for metrics; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
     traces: StrictBool = Field(
         default=False, description="Whether requests to the admin port have spans."
     )
-    traces_endpoint: Optional[_URL] = Field(
+    traces_endpoint: Optional[Annotated[str, _url_of("traces")]] = Field(
         default=None,
         description="The URL of the collector for spans; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
     )

@@ -358,8 +358,45 @@ def test_the_log_says_that_there_are_no_rules(directory: Path) -> None:
 
 def test_a_relative_path_that_is_not_there_is_named_with_its_directory(directory: Path) -> None:
     (directory / "tidegate.yaml").write_text("rules: missing.yaml\n")
-    done = run(directory, "--check")
-    assert f"missing.yaml: No such file or directory in {directory.resolve()}" in done.stderr
+    for arguments in (["--check"], []):
+        done = run(directory, *arguments)
+        assert f"missing.yaml: No such file or directory in {directory.resolve()}" in done.stderr
+        assert done.returncode == 2
+
+
+def test_descriptors_of_envoy_need_no_rules(directory: Path) -> None:
+    (directory / "envoy.yaml").write_text(
+        "domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
+    )
+    (directory / "tidegate.yaml").write_text(
+        "envoy: {config: envoy.yaml}\ndatabase: null\nadmin: {listen: null}\n"
+    )
+    done = run(directory, "--check", TIDEGATE_CHECKS__LISTEN="127.0.0.1:0")
+    assert done.returncode == 0, done.stderr
+    assert "\nrules: none\n" in done.stdout
+    assert "rule" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings"),
+    [
+        (["--config", "missing.yaml"], SETTINGS),
+        (["--config", "folder.yaml"], SETTINGS),
+        (["--config", "rules.yaml/missing.yaml"], SETTINGS),
+        ([], "rules: folder.yaml\nadmin: {listen: null}\n"),
+        ([], "envoy: {config: missing.yaml}\nadmin: {listen: null}\n"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_a_mistake_like_any_other(
+    directory: Path, arguments: list[str], settings: str
+) -> None:
+    (directory / "folder.yaml").mkdir()
+    (directory / "tidegate.yaml").write_text(settings)
+    done = run(directory, *arguments)
+    assert done.returncode == 2, done.stderr
+    assert ".yaml: " in done.stderr
+    assert f" in {directory.resolve()}\n" in done.stderr or f"{directory}/" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

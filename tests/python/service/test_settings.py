@@ -123,6 +123,10 @@ def test_the_environment_overrides_the_file(
             "telemetry: {traces_endpoint: 'localhost:4318'}\n",
             "is 'localhost:4318'; expected a URL such as http://localhost:4318/v1/traces",
         ),
+        (
+            "telemetry: {endpoint: 'localhost:4318'}\n",
+            "is 'localhost:4318'; expected a URL such as http://localhost:4318/v1/metrics",
+        ),
         ("- storage\n", "is a list; expected settings by name"),
         ("checks: {listen: null}\n", "checks have no listen and no unix; expected one of them"),
         ("database: null\n", "there are no rules, no database and no envoy"),

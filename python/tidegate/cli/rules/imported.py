@@ -11,15 +11,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate.rules.document import read_file
+from tidegate.rules.document import Document, read_file
 from tidegate.rules.envoy_units import ENVOY_UNITS
 from tidegate.rules.problems import RulesError
 from tidegate.rules.rule_set import RuleSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from tidegate.rules.document import Document
 
 __all__ = ["as_yaml", "import_file"]
 
@@ -115,7 +113,7 @@ class Imported:
         if attributes:
             self._note(("descriptors",), f"the service has to give {', '.join(attributes)}")
         try:
-            RuleSet(self.data)
+            RuleSet._with_advice(Document(self.data, self._document.source, lambda where: None))
         except RulesError as error:
             self.is_refused = True
             self.notes += [f"the rules are not accepted: {each}" for each in error.problems]
