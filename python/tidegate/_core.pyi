@@ -158,7 +158,10 @@ class ShmStore(Store):
         """The path of the file with this `name`."""
     @staticmethod
     def remove(name: str) -> None:
-        """Removes the name of a file of this user, also of a damaged one."""
+        """Removes the name of a file of this user, by its name also of a damaged one.
+
+        By an absolute path it removes only files of tidegate.
+        """
     @property
     def path(self) -> str:
         """The path of the file."""

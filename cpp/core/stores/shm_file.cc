@@ -335,12 +335,21 @@ absl::StatusOr<void*> MapShmFile(const std::string& path, const ShmOptions& opti
       absl::StrCat("the shared memory ", path, " is made and removed over and over"));
 }
 
-absl::Status RemoveShmFile(const std::string& path) {
+absl::Status RemoveShmFile(const std::string& path, bool any) {
   struct stat found;
   if (lstat(path.c_str(), &found) != 0) return Failed(path, "cannot be removed", errno);
   if (!S_ISREG(found.st_mode) || found.st_uid != geteuid()) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, " is not removed: it is not a regular file of this user"));
+  }
+  if (!any) {
+    const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    uint64_t magic = 0;
+    if (!file.ok() || pread(file.fd(), &magic, sizeof magic, 0) != sizeof magic ||
+        magic != ShmHeader::kMagic) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, " is not removed: it is not a file of tidegate"));
+    }
   }
   if (unlink(path.c_str()) != 0) return Failed(path, "cannot be removed", errno);
   return absl::OkStatus();

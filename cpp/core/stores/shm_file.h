@@ -61,7 +61,9 @@ std::optional<int64_t> MonotonicOffsetNs();
 
 // Maps the file at `path`. Makes it if there is none, or only one of an earlier boot.
 absl::StatusOr<void*> MapShmFile(const std::string& path, const ShmOptions& options);
-absl::Status RemoveShmFile(const std::string& path);
+// Removes the file at `path`, which is of this user. If `any` is false, it begins as those of
+// tidegate do.
+absl::Status RemoveShmFile(const std::string& path, bool any);
 
 }  // namespace tidegate
 

@@ -64,7 +64,8 @@ absl::StatusOr<std::shared_ptr<ShmStore>> ShmStore::Open(std::string_view name,
 
 absl::Status ShmStore::Remove(std::string_view name) {
   const absl::StatusOr<std::string> path = PathOf(name);
-  return path.ok() ? RemoveShmFile(*path) : path.status();
+  // A damaged file is known by its name, in /dev/shm; elsewhere it may be anything.
+  return path.ok() ? RemoveShmFile(*path, name.front() != '/') : path.status();
 }
 
 ShmCells::ShmCells(std::string path, void* memory)

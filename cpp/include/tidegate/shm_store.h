@@ -80,8 +80,9 @@ class ShmStore : public Store {
                                                         const ShmOptions& options = {});
   // The path of the file with this `name`.
   static absl::StatusOr<std::string> PathOf(std::string_view name);
-  // Removes the name of a file of this user, also of a damaged one. Processes that have it open
-  // keep counting in it, separately from those that open the name afterwards.
+  // Removes the name of a file of this user: by its name also of a damaged one, by an absolute path
+  // only of one of tidegate. Processes that have it open keep counting in it, separately from those
+  // that open the name afterwards.
   static absl::Status Remove(std::string_view name);
 
   std::string_view kind() const override { return "shm"; }
