@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -106,6 +107,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _no_process_outlives_the_run() -> Iterator[None]:
     with processes.guarded():
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_connection_outlives_its_file() -> Iterator[None]:
+    """Ends what a limiter of a file still does for a Redis that is gone.
+
+    It would report its failures once a minute, into the log that a later test reads. FastAPI
+    keeps the functions of routes, and with them their limiters.
+    """
+    yield
+    redis_uri = sys.modules.get("tidegate.limiter.storage.redis_uri")
+    if redis_uri is None or not redis_uri._shared:
+        return
+    for kept in vars(sys.modules.get("fastapi.dependencies.models", sys)).values():
+        if hasattr(kept, "cache_clear"):
+            kept.cache_clear()
+    gc.collect()
 
 
 @pytest.fixture
