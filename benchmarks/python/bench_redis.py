@@ -42,8 +42,11 @@ PLAN = [LIMIT, "2000000/second", "3000000/second", "4000000/second"]
 SCRIPT = f"local TOLERANCE_US = {tidegate._core.CLOCK_TOLERANCE_NS // 1000}\n" + (
     ROOT / "lua" / "bucket_hits.lua"
 ).read_text(encoding="utf-8")
-# Its arguments for LIMIT: depth and cost in microseconds, margin in milliseconds.
-ARGUMENTS = (1_000_000, 1, 0)
+# Its argument for LIMIT: depth and cost in microseconds, margin in milliseconds; the time of a unit
+# in seconds, nanoseconds and parts of one, and how many parts one has.
+ARGUMENT = b"".join(number.to_bytes(7, "big") for number in (1_000_000, 1, 0, 0, 1_000, 0, 1))
+# The same for redis-benchmark, which passes no argument with a byte 0: with the argument in it.
+WHOLE_SCRIPT = SCRIPT.replace("ARGV[1]", '"' + "".join(f"\\{byte:03}" for byte in ARGUMENT) + '"')
 KEYS = [f"user:{i}" for i in range(1_000)]
 THREADS = 32
 ID = "0123456789abcdefghij"  # of 20 bytes
@@ -122,13 +125,19 @@ async def by_tasks(call: AsyncCall, tasks: int, seconds: float) -> tuple[float, 
     return count / (time.monotonic() - start), cpu * 1e6 / count
 
 
-def by_redis_benchmark(server: RedisServer, digest: str, seconds: float) -> float:
+def load(server: RedisServer, script: str) -> str:
+    """Has the server keep a script; returns its digest."""
+    return server.command("SCRIPT", "LOAD", script).split()[1].decode()
+
+
+def by_redis_benchmark(server: RedisServer, seconds: float) -> float:
     """Calls a second of the same script, sixteen at a time on each of fifty connections."""
+    digest = load(server, WHOLE_SCRIPT)
     done = subprocess.run(
         [
             *("redis-benchmark", "-p", str(server.port), "-P", "16", "-r", str(len(KEYS))),
             *("-n", str(round(150_000 * seconds)), "--csv"),
-            *("EVALSHA", digest, "1", "bare:__rand_int__", *map(str, ARGUMENTS)),
+            *("EVALSHA", digest, "1", "bare:__rand_int__"),
         ],
         capture_output=True,
         text=True,
@@ -149,7 +158,7 @@ def async_peers(server: RedisServer, digest: str) -> dict[str, AsyncCall]:
         import redis.asyncio
 
         client = redis.asyncio.Redis(port=server.port)
-        calls[BARE_ASYNC] = lambda key: client.evalsha(digest, 1, f"bare:{key}", *ARGUMENTS)
+        calls[BARE_ASYNC] = lambda key: client.evalsha(digest, 1, f"bare:{key}", ARGUMENT)
     if installed("redis") and installed("limits"):
         import limits.aio
 
@@ -190,7 +199,7 @@ class Samples:
 
 
 def measure_redis(server: RedisServer, rounds: int, seconds: float, new_loop: Any) -> Samples:
-    digest = server.command("SCRIPT", "LOAD", SCRIPT).split()[1].decode()
+    digest = load(server, SCRIPT)
     uri = server.uri(PATIENT)
     one = tidegate.Limiter(LIMIT, storage=uri)
     four = tidegate.Limiter(PLAN, storage=one.storage)
@@ -199,7 +208,7 @@ def measure_redis(server: RedisServer, rounds: int, seconds: float, new_loop: An
         import redis
 
         client = redis.Redis(port=server.port)
-        calls[BARE] = lambda key: client.evalsha(digest, 1, f"bare:{key}", *ARGUMENTS)
+        calls[BARE] = lambda key: client.evalsha(digest, 1, f"bare:{key}", ARGUMENT)
     samples = Samples()
     loop = new_loop()
 
@@ -223,7 +232,7 @@ def measure_redis(server: RedisServer, rounds: int, seconds: float, new_loop: An
         for name, call in calls.items():
             samples.add(f"{name}, {THREADS} threads", by_threads(call, THREADS, seconds))
         loop.run_until_complete(tasks())
-        samples.add(BENCHMARK, by_redis_benchmark(server, digest, seconds))
+        samples.add(BENCHMARK, by_redis_benchmark(server, seconds))
     stats = one.stats()
     assert stats.degraded == 0, stats
     return samples
