@@ -38,7 +38,8 @@ from redis_server import PATIENT, RedisServer
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = "1000000/second"
 PLAN = [LIMIT, "2000000/second", "3000000/second", "4000000/second"]
-# The script as the core sends it, after the constant that the core defines.
+# The script of the core, after the constant that the core defines. The core's text has no comments,
+# and the full script for states that this one does not understand, which no key here has.
 SCRIPT = f"local TOLERANCE_US = {tidegate._core.CLOCK_TOLERANCE_NS // 1000}\n" + (
     ROOT / "lua" / "bucket_hits.lua"
 ).read_text(encoding="utf-8")
