@@ -28,6 +28,10 @@ import machine
 import report_page
 from json_text import json_text
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+import processes
+
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "docs" / "benchmarks.json"
 KEPT = ROOT / "build" / "benchmarks.json"
@@ -241,4 +245,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with processes.guarded():  # a benchmark that is ended takes its servers along
+        main()

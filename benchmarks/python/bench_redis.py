@@ -43,9 +43,19 @@ PLAN = [LIMIT, "2000000/second", "3000000/second", "4000000/second"]
 SCRIPT = f"local TOLERANCE_US = {tidegate._core.CLOCK_TOLERANCE_NS // 1000}\n" + (
     ROOT / "lua" / "bucket_hits.lua"
 ).read_text(encoding="utf-8")
-# Its argument for LIMIT: depth and cost in microseconds, margin in milliseconds; the time of a unit
-# in seconds, nanoseconds and parts of one, and how many parts one has.
-ARGUMENT = b"".join(number.to_bytes(7, "big") for number in (1_000_000, 1, 0, 0, 1_000, 0, 1))
+
+
+def argument(depth_us: int, cost_us: int) -> bytes:
+    """Its argument for hits of one unit.
+
+    Depth and cost in microseconds, margin in milliseconds; the time of a unit in seconds,
+    nanoseconds and parts of one, and how many parts one has.
+    """
+    numbers = (depth_us, cost_us, 0, *divmod(1_000 * cost_us, 1_000_000_000), 0, 1)
+    return b"".join(number.to_bytes(7, "big") for number in numbers)
+
+
+ARGUMENT = argument(1_000_000, 1)  # for LIMIT
 # The same for redis-benchmark, which passes no argument with a byte 0: with the argument in it.
 WHOLE_SCRIPT = SCRIPT.replace("ARGV[1]", '"' + "".join(f"\\{byte:03}" for byte in ARGUMENT) + '"')
 KEYS = [f"user:{i}" for i in range(1_000)]

@@ -282,9 +282,7 @@ __attribute__((noinline)) bool RedisStore::Denied(absl::Span<const Charge> plan,
 
 bool RedisStore::HitWithoutWaiting(absl::Span<const Charge> plan, const Moment& moment,
                                    Decision* decision, Outcomes* outcomes) {
-  if (leases_ == nullptr) [[likely]]
-    return HitUnleased(plan, moment, decision, outcomes);
-  return DecideByLease(Op::kHit, plan, decision, outcomes) ||
+  return (leases_ != nullptr && DecideByLease(Op::kHit, plan, decision, outcomes)) ||
          HitUnleased(plan, moment, decision, outcomes);
 }
 
