@@ -57,7 +57,9 @@ class RedisServer:
                 *("--port", str(self.port), "--bind", "127.0.0.1"),
                 *("--unixsocket", str(self.path), "--save", "", "--appendonly", "no"),
                 *("--cluster-config-file", self.map, "--dbfilename", self.dump),
-                *("--daemonize", "no", "--dir", str(self.path.parent), *self.arguments),
+                *("--daemonize", "no", "--dir", str(self.path.parent)),
+                # A title is written over the environment, by which tests/undertaker.py finds it.
+                *("--set-proc-title", "no", *self.arguments),
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
