@@ -3,10 +3,11 @@
     python benchmarks/python/bench_web.py [--quick] [--rounds N] [--only TEXT] [--json FILE]
 
 Each subject is served by a uvicorn of its own (httptools, uvloop), those of Flask by a gunicorn
-(one gthread worker), and `wrk` sends requests to them in turn, round after round. Needs wrk,
-uvicorn[standard] and fastapi. Flask under gunicorn, slowapi, fastapi-limiter and Flask-Limiter are
-measured if they are installed, and subjects that count in Redis if there is a redis-server, which
-is started on a free port.
+(one gthread worker), and `wrk` sends requests to them in turn, round after round. Each round has
+servers of its own, because two that do the same may differ by 5 % for as long as they live. Needs
+wrk, uvicorn[standard] and fastapi. Flask under gunicorn, slowapi, fastapi-limiter and Flask-Limiter
+are measured if they are installed, and subjects that count in Redis if there is a redis-server,
+which is started on a free port.
 """
 
 from __future__ import annotations
@@ -436,15 +437,12 @@ def main() -> None:
             and (options.only is None or options.only in name or "bare" in name)
         ]
         rates: dict[str, list[float]] = {name: [] for name in names}
-        urls = {name: stack.enter_context(served(name)) for name in names}
-        for name, url in urls.items():
-            await_start(name, url, name == _REFUSING)
         seconds = 1 if options.quick else 3
         for _ in range(harness.rounds_of(options)):
-            for name, url in urls.items():
-                # The first second does not count, since other subjects have used the caches.
-                requests_per_second(url, 1, name == _REFUSING)
-                rates[name].append(requests_per_second(url, seconds, name == _REFUSING))
+            for name in names:
+                with served(name) as url:
+                    await_start(name, url, name == _REFUSING)
+                    rates[name].append(requests_per_second(url, seconds, name == _REFUSING))
     figures = {name: figures_of(rates, name) for name in names}
     for title, subjects in (
         ("FastAPI under uvicorn", SUBJECTS | ON_REDIS),
