@@ -247,11 +247,18 @@ if not plain then
     return units
   end
 
+  -- When units admitted at the given instant stop counting.
+  local function end_of(a)
+    return add(tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]),
+               tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
+  end
+
   -- Removes the units that were admitted at the given instant; without one, the newest units.
   function log.refund(key, a, now_s, now_n, state)
-    if (ARGV[a + 4] ~= '0' or ARGV[a + 5] ~= '0') and state.owed == 0 then
-      log.release(key, a, now_s, now_n, state)
-      return
+    if ARGV[a + 4] ~= '0' or ARGV[a + 5] ~= '0' then
+      local es, en = end_of(a)
+      if not after(es, en, now_s, now_n) then return end
+      if state.owed == 0 then return log.release(key, a, now_s, now_n, state) end
     end
     if state.owed > 0 then
       local entries, back = counting(key, state), math.min(tonumber(ARGV[a + 3]), state.owed)
@@ -274,8 +281,7 @@ if not plain then
   -- The log without the units admitted at the given instant, and how many those are; nil if their
   -- lease has ended.
   local function without(key, a, now_s, now_n, state)
-    local es, en = add(tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]),
-                       tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
+    local es, en = end_of(a)
     if state.size == 0 or not after(es, en, now_s, now_n) then return nil end
     local es1, en1 = sub(es, en, 0, 1)
     local at = math.min(first_after(key, state.head, state.size, es1, en1), state.size - 1)

@@ -290,6 +290,31 @@ def test_a_sliding_log_forgets_the_very_units_of_the_hit(
             assert not limiter.hit("k")
 
 
+@pytest.mark.parametrize("given_back", ["decision", "reservation"])
+def test_units_that_left_a_sliding_log_forgive_no_debt_when_they_are_given_back(
+    server: RedisServer, clock: tg.ManualClock, given_back: str
+) -> None:
+    limit = tg.Limit("5/10 seconds", algorithm="sliding-log", oversize="debt")
+    with (
+        tg.Limiter(limit, storage=server.uri(GIVEN_TIME), clock=clock) as shared,
+        tg.Limiter(limit, clock=clock) as memory,
+    ):
+        for limiter in (shared, memory):
+            clock.set_ns(START)
+            if given_back == "decision":
+                decision = limiter.hit("k", 3)
+            else:
+                reservation = limiter.reserve("k", 3, ttl=600)
+            clock.advance(25)
+            assert limiter.hit("k", 7)
+            assert limiter.peek("k").debt == 2
+            if given_back == "decision":
+                limiter.refund("k", 3, decision=decision)
+            else:
+                reservation.commit(1)
+            assert limiter.peek("k").debt == 2
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("algorithm", ALGORITHMS[:5])
 def test_a_refund_with_a_decision_ends_a_cached_refusal(
