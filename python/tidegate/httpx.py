@@ -92,7 +92,7 @@ class AsyncRateLimitTransport(httpx.AsyncBaseTransport):
                 await anyio.sleep(before)
             await self._pacing.wait_turn_async(request)
             response = await self._transport.handle_async_request(request)
-            self._pacing.learn(request, response.headers)
+            self._pacing.learn(request, response.status_code, response.headers)
             wait = self._pacing.wait_for_retry(response.status_code, response.headers, attempt)
             if wait is None or not _can_resend(request):
                 return response

@@ -253,8 +253,15 @@ class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
         """Like acquire(), for ``with``, ``async with`` or as a decorator; raises RateLimitExceeded
         instead of returning a refusal.
 
-        `key` may be a function of the arguments of the decorated function.
+        `key` may be a function of the arguments of the decorated function. Raises
+        ConfigurationError if the limiter has a concurrency limit, whose places only slot() gives
+        back.
         """
+        if self._has_leases:
+            raise ConfigurationError(
+                f"acquired() was called of {self!r}; expected slot(), which gives the places of "
+                "calls in flight back"
+            )
         return Acquired(self, key, cost, timeout)
 
     async def acquire_async(self, key: Key, cost: int = 1, timeout: float | None = 5.0) -> Decision:

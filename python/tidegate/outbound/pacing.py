@@ -70,12 +70,13 @@ class Pacing:
     Each attempt waits for its turn at `limiter`, up to `timeout` seconds; after that
     RateLimitExceeded is raised, and nothing is sent. An attempt charges 1 to `key`, which may be a
     function of the request; None means the host. After a response of status 429 the request is sent
-    again up to `retries` times, after the wait in its Retry-After, or else in its RateLimit fields.
-    If it states none, the wait is `backoff` seconds, doubled each time; with a `backoff` of None
-    there is no retry. Up to `jitter` seconds are added to each wait, so that callers that were
-    refused together do not come back together. If the wait is longer than `max_wait` seconds, the
-    caller gets the 429. With `learn`, a response of any status that says that nothing is left makes
-    the next requests of the key wait until something is, up to `max_wait` seconds.
+    again up to `retries` times, after the wait in its Retry-After, or else in its RateLimit fields
+    or those of OpenAI and Anthropic. If it states none, the wait is `backoff` seconds, doubled each
+    time; with a `backoff` of None there is no retry. Up to `jitter` seconds are added to each wait,
+    so that callers that were refused together do not come back together. If the wait is longer than
+    `max_wait` seconds, the caller gets the 429. With `learn`, a response of any status that says
+    that nothing is left makes the next requests of the key wait until something is, up to
+    `max_wait` seconds.
     """
 
     def __init__(self, host_of: Callable[[Any], Key], options: Mapping[str, Any]) -> None:
@@ -125,7 +126,7 @@ class Pacing:
                 time.sleep(before)
             self.wait_turn(request)
             response = send()
-            self.learn(request, response.headers)
+            self.learn(request, response.status_code, response.headers)
             wait = self.wait_for_retry(response.status_code, response.headers, attempt)
             if wait is None or not can_resend(request):
                 return response
@@ -152,9 +153,11 @@ class Pacing:
         again_at = self._again_at.get(self._key_of(request), 0.0)
         return min(max(0.0, again_at - time.monotonic()), self._max_wait)
 
-    def learn(self, request: Any, headers: Mapping[str, str]) -> None:
+    def learn(self, request: Any, status: int, headers: Mapping[str, str]) -> None:
         """Notes what a response says of the server's limits."""
         wait = exhausted_for(headers) if self._learns else None
+        if wait and status == 429:
+            wait = server_wait(headers)  # its Retry-After, if it has one
         if wait is None:
             return
         key = self._key_of(request)

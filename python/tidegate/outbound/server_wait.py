@@ -38,11 +38,11 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 def server_wait(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a response with these header fields asks its client to wait; None if it does not
-    say.
+    """Seconds that a 429 with these header fields asks its client to wait; None if it does not say.
 
     Retry-After goes before RateLimit, as the IETF's draft asks; then the older forms of that
-    field, and RateLimit-Reset.
+    field, RateLimit-Reset, and the reset of a limit of which nothing is left, as exhausted_for()
+    reads it.
     """
     date = headers.get("date")
     readers: dict[str, Callable[[str], float | None]] = {
@@ -56,7 +56,7 @@ def server_wait(headers: Mapping[str, str]) -> float | None:
             wait = read(value)
             if wait is not None:
                 return wait
-    return None
+    return exhausted_for(headers) or None
 
 
 def exhausted_for(headers: Mapping[str, str]) -> float | None:
@@ -169,6 +169,6 @@ def _limits_in(value: str) -> tuple[dict[str, float], list[dict[str, float]]]:
 def _parameters(texts: Iterable[str]) -> Iterable[tuple[str, float]]:
     for text in texts:
         name, is_given, value = text.partition("=")
-        seconds = _seconds(value)
-        if is_given and seconds is not None:
-            yield name.strip().lower(), seconds
+        # An integer of structured fields has up to 15 digits: `t` may be of centuries.
+        if is_given and (_DELAY if name.strip() == "t" else _SECONDS).fullmatch(value.strip()):
+            yield name.strip().lower(), float(value)

@@ -118,8 +118,22 @@ def test_the_wait_doubles_if_the_response_states_none(waits: list[float]) -> Non
 def test_no_response_can_make_it_wait_for_long(waits: list[float]) -> None:
     for told in ("61", "999999999", "Tue, 14 Nov 2999 22:13:20 GMT"):
         assert client(answering((429, {"Retry-After": told}))).get(URL).status_code == 429
+    for fields in (
+        {"ratelimit": '"a";r=0;t=999999999999'},
+        {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "5000"},
+        {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "5h"},
+    ):
+        assert client(answering((429, fields))).get(URL).status_code == 429
     assert waits == []
     assert client(answering((429, {"Retry-After": "60"}), (200, {}))).get(URL).status_code == 200
+
+
+def test_a_refusal_is_sent_again_when_its_retry_after_says(waits: list[float]) -> None:
+    nothing = {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "5h"}
+    for fields in (nothing, {"ratelimit": '"a";r=0;t=5000'}):
+        answers = answering((429, {"retry-after": "1", **fields}), (200, {}))
+        assert client(answers).get(URL).status_code == 200
+    assert waits == [1.0, 1.0]
 
 
 def test_only_a_429_is_asked_for_again(waits: list[float]) -> None:
@@ -236,6 +250,10 @@ def test_closing_closes_what_is_beneath() -> None:
         ({"backoff": "1"}, "backoff is '1' of type str; expected seconds"),
         ({"jitter": -1}, "jitter is -1"),
         ({"limiter": "5/minute"}, "the limiter is '5/minute' of type str; expected a tidegate"),
+        (
+            {"limiter": tg.Limiter("2 at once")},
+            "name='2 at once'.*; expected slot",
+        ),
         ({"key": "k"}, "without a limiter"),
         ({"timeout": 1}, "without a limiter"),
         ({"limiter": tg.Limiter("5/minute"), "timeout": -1}, "the timeout is -1"),

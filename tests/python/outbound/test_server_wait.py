@@ -32,6 +32,10 @@ LATER = "Tue, 14 Nov 2023 22:14:05 GMT"
         ({"ratelimit": "default;r=0;t=12"}, 12.0),
         ({"ratelimit": "limit=100, remaining=0, reset=50"}, 50.0),
         ({"ratelimit-reset": "20"}, 20.0),
+        ({"ratelimit": '"a";r=0;t=999999999999'}, 999999999999.0),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "5h"}, 18000.0),
+        ({"x-ratelimit-remaining-tokens": "9", "x-ratelimit-reset-tokens": "5h"}, None),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "40"}, 40.0),
         # The more precise one goes first, and one that says nothing is passed over.
         ({"retry-after": "5", "ratelimit": '"a";r=0;t=30'}, 5.0),
         ({"retry-after": "soon", "ratelimit": '"a";r=0;t=30'}, 30.0),
