@@ -4,6 +4,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -137,13 +139,17 @@ py::list BadLines(const Reader& reader) {
 }
 
 // The instants of texts, and the position of the first text that is not a time, or -1.
+// Nanoseconds since the epoch, the least number for a text that is no time; and whether the times
+// have no zones.
 py::tuple ReadTimes(const std::vector<std::string>& texts) {
   logs::TimeReader reader;
   std::vector<int64_t> times(texts.size());
   for (size_t i = 0; i < texts.size(); ++i) {
-    if (reader.Read(texts[i], &times[i]) != nullptr) return py::make_tuple(py::none(), i, "");
+    if (reader.Read(texts[i], &times[i]) != nullptr) {
+      times[i] = std::numeric_limits<int64_t>::min();
+    }
   }
-  return py::make_tuple(ArrayOf(std::move(times)), -1, reader.has_no_zones());
+  return py::make_tuple(ArrayOf(std::move(times)), reader.has_no_zones());
 }
 
 }  // namespace

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-def read_times(texts: Sequence[str]) -> tuple[np.ndarray[Any, Any] | None, int, bool]:
-    """Nanoseconds since the epoch, the index of a text that is no time (or -1), zoneless."""
+def read_times(texts: Sequence[str]) -> tuple[np.ndarray[Any, Any], bool]:
+    """Nanoseconds since the epoch, the least int64 for a text that is no time; and whether the
+    times have no zones."""
 
 class Reader:
     """Takes a log in chunks and fills columns. Not for two threads at once."""

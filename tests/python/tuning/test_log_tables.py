@@ -82,10 +82,18 @@ def test_numeric_times_in_several_units_are_an_error() -> None:
         tuning.read_log(pa.table({"ts": [1_769_861_100, NOON_NS], "ip": ["a", "b"]}))
 
 
-def test_text_times_are_instants_or_an_error() -> None:
-    log = tuning.read_log(pa.table({"ts": ["2026-01-31T12:05:00Z", None], "ip": ["a", "b"]}))
-    assert (log.times.tolist(), log.bad) == ([NOON_NS], 1)
-    with pytest.raises(ConfigurationError, match=r"a time is 'noon'; expected one such as "):
+@pytest.mark.parametrize("bad", [None, "", "noon", "2026-02-30T00:00:00Z"])
+def test_rows_whose_texts_are_no_times_are_left_out(bad: str | None) -> None:
+    log = tuning.read_log(pa.table({"ts": ["2026-01-31T12:05:00Z", bad], "ip": ["a", "b"]}))
+    assert (log.times.tolist(), list(log["ip"]), log.bad) == ([NOON_NS], ["a"], 1)
+    given = bad or "nothing"
+    assert log.bad_lines[0].reason == (
+        f"the row has {given}; expected a time such as 2026-01-31T13:05:00Z"
+    )
+
+
+def test_a_table_whose_texts_are_no_times_is_an_error() -> None:
+    with pytest.raises(ConfigurationError, match=r"no row .* has noon; expected a time such as"):
         tuning.read_log(pa.table({"ts": ["noon"], "ip": ["a"]}))
 
 
@@ -122,6 +130,23 @@ def test_pandas_is_read() -> None:
 def test_polars_is_read() -> None:
     polars = pytest.importorskip("polars", reason="polars is not installed")
     check(tuning.read_log(polars.from_arrow(table(pa.timestamp("ns", "UTC")))))
+
+
+@pytest.mark.parametrize("kind", ["Categorical", "Enum", "String"])
+def test_texts_of_polars_are_read(kind: str) -> None:
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    names = ["b", "a", None, "b"]
+    kinds = {"Categorical": polars.Categorical(), "Enum": polars.Enum(["a", "b"])}
+    given = polars.DataFrame(
+        {
+            "ts": [f"2026-01-31T12:05:0{second}Z" for second in range(4)],
+            "ip": polars.Series(names, dtype=kinds.get(kind, polars.String())),
+        }
+    )
+    for frame in (given, given.with_columns(polars.col("ts").cast(polars.Categorical))):
+        log = tuning.read_log(frame)
+        assert log.times.tolist() == [NOON_NS + second * 10**9 for second in range(4)]
+        assert list(log["ip"]) == ["b", "a", "-", "b"]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,9 @@ _ORIGIN = re.compile(r"\w+://[^/?#]*")
 _PORT = re.compile(r"^([\d.]+):\d+$")
 # Instants of 1973 and later, the same bound as in the reader of text logs.
 _LEAST = 10**8
+_TIME = "a time such as 2026-01-31T13:05:00Z"
 _RANGE = "a time from 1970 to the year 2116"
+_NO_TIME = np.iinfo(np.int64).min
 
 
 def is_table(given: Any) -> bool:
@@ -89,10 +91,12 @@ def _parts(arrow: Any, options: ReadOptions, name: str) -> Parts:
         values = arrow.column(field.name)
         found[field.name] = 0 if pa.types.is_temporal(field.type) else values[0].as_py()
     chosen, notes = meanings(found, options.columns, options.duration_unit)
-    columns = {column: (kind, arrow.column(name)) for name, (kind, column) in chosen.items()}
+    columns = {
+        column: (kind, _plain(arrow.column(name))) for name, (kind, column) in chosen.items()
+    }
     instants = columns.pop("time")[1]
     times = _times(instants, options)
-    wrong = [("a time", instants, times.missing), (_RANGE, instants, times.far)]
+    wrong = [(_TIME, instants, times.missing), (_RANGE, instants, times.far)]
     result: dict[str, Any] = {}
     for column, (kind, values) in columns.items():
         if kind in _DURATION_NS:
@@ -126,6 +130,20 @@ def _parts(arrow: Any, options: ReadOptions, name: str) -> Parts:
     if times.zoneless:
         said.append("Times have no zone and are taken as UTC; time_zone= names another zone.")
     return Parts(times.ns[keep], result, layout, bad, lines, said, times.zoneless)
+
+
+def _plain(values: Any) -> Any:
+    """The column without dictionaries, of which each chunk may have its own, and with texts that
+    Arrow computes with: those of polars are views."""
+    pa, pc = _arrow()
+
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if str(kind) == "string_view":  # which old releases of Arrow do not know
+        kind = pa.large_string()
+    if not pa.types.is_dictionary(values.type):
+        return values if kind == values.type else pc.cast(values, kind)
+    chunks = [pc.cast(each.dictionary, kind).take(each.indices) for each in values.chunks]
+    return pa.chunked_array(chunks, kind)
 
 
 def _reason(wrong: list[tuple[str, Any, Any]], at: int) -> str:
@@ -165,20 +183,11 @@ def _times(values: Any, options: ReadOptions) -> _Times:
     if pa.types.is_timestamp(kind):
         ns, far = _scaled(_filled(pc.cast(values, pa.int64())), _UNIT_NS[kind.unit], missing)
         return _Times(ns, missing, far, zoneless=kind.tz is None)
-    if pa.types.is_dictionary(kind):
-        values, kind = pc.cast(values, kind.value_type), kind.value_type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         texts = ["" if text is None else text for text in values.to_pylist()]
-        times = np.zeros(len(texts), dtype=np.int64)
-        read, at, zoneless = _logs.read_times([text for text in texts if text])
-        if read is None:
-            given = [text for text in texts if text][at]
-            raise ConfigurationError(
-                f"a time is {given!r}; expected one such as 2026-01-31T13:05:00Z"
-            )
-        empty = np.asarray([not text for text in texts], dtype=bool)
-        times[~empty] = read
-        return _Times(times, missing | empty, times < 0, zoneless=bool(zoneless))
+        times, zoneless = _logs.read_times(texts)
+        unread = times == _NO_TIME
+        return _Times(times, unread, ~unread & (times < 0), zoneless=zoneless)
     if pa.types.is_floating(kind):
         numbers = np.asarray(pc.fill_null(values, float("nan")).to_numpy(), dtype=np.float64)
         missing = missing | ~np.isfinite(numbers)
@@ -247,8 +256,6 @@ def _path_of(text: str, keep_query: bool) -> str:
 def _keys(values: Any, kind: str, options: ReadOptions) -> Keys:
     pa, pc = _arrow()
 
-    if pa.types.is_dictionary(values.type):  # each chunk may have its own dictionary
-        values = pc.cast(values, values.type.value_type)
     values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     values = pc.dictionary_encode(values)
     names = ["-" if name in (None, "") else str(name) for name in values.dictionary.to_pylist()]
