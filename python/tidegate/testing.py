@@ -23,6 +23,9 @@ from tidegate.limiter.storage.uri import clear_open_stores
 from tidegate.web.configuration import configured
 from tidegate.web.switch import switch
 
+if TYPE_CHECKING:
+    from tidegate._core import Limit
+
 __all__ = ["assert_allowed", "assert_refused", "configured", "limits_off", "limits_on", "reset_all"]
 
 
@@ -66,18 +69,19 @@ def _switched(*, on: bool) -> Iterator[None]:
 
 
 def assert_refused(
-    response: Any, *, limit: str | None = None, retry_after: int | None = None
+    response: Any, *, limit: str | Limit | None = None, retry_after: int | None = None
 ) -> None:
     """Asserts that a limit refused the request of `response`, one of any framework or client.
 
-    `limit`, the name of the limit, and `retry_after`, in whole seconds, are checked if given.
+    `limit`, a Limit or its name, and `retry_after`, in whole seconds, are checked if given.
     """
     status, shown = _status(response), _rate_limit(response)
     assert status == 429, f"the response is a {status} ({shown}); expected a refusal, a 429"
     if limit is not None:
+        named = limit if isinstance(limit, str) else limit.name
         name = response.headers.get("RateLimit", "")
-        quoted = '"' + limit.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        assert quoted in name, f"the refusal is by {shown}; expected the limit {limit!r}"
+        quoted = '"' + named.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        assert quoted in name, f"the refusal is by {shown}; expected the limit {named!r}"
     if retry_after is not None:
         wait = response.headers.get("Retry-After")
         assert wait == str(retry_after), f"the wait is {wait} s; expected {retry_after} s"
