@@ -81,6 +81,31 @@ def test_refusals_from_the_deny_cache_have_outcomes(server: RedisServer) -> None
     assert plan.limiters[0].stats().denied_locally >= 3 * 15
 
 
+@pytest.mark.parametrize(
+    "algorithm", ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window"]
+)
+def test_a_remembered_refusal_charges_no_limit_that_would_pass(
+    server: RedisServer, algorithm: str
+) -> None:
+    uri = server.uri(f"{PATIENT}&deny_cache_max=3600")
+    passing = tg.Limit("30/3650 days", algorithm=algorithm)
+    plan = plans(uri, None, passing, tg.Limit("1/hour"))
+    for user in range(20):
+        keys = [f"a{user}", f"b{user}"]
+        plan.limiters[0].hit(keys[0], 2)
+        plan.limiters[1].hit(keys[1])
+        for _ in range(3):
+            refused = plan.hit(keys, [3, 1], outcomes=True)
+            assert [each.remaining for each in refused.outcomes] == [28, 0]
+    assert plan.limiters[0].stats().denied_locally >= 15
+
+
+def test_a_quota_that_owes_says_so_in_each_refusal(server: RedisServer) -> None:
+    with tg.Limiter("quota 3/year", storage=server.uri(PATIENT)) as limiter:
+        limiter.charge("k", 8)
+        assert [limiter.hit("k").debt for _ in range(3)] == [5, 5, 5]
+
+
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("policy", ["fallback", "open", "closed"])
 def test_degraded_decisions_have_outcomes(own_server: RedisServer, policy: str, way: str) -> None:

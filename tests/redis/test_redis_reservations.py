@@ -19,6 +19,7 @@ from proxy import Proxy
 from redis_server import PATIENT, RedisServer
 from reservation_law import ALGORITHMS, Simulation
 from reservation_model import COUNT, LIMITS, PERIOD, Interleavings
+from tidegate.quotas import Quota
 
 # So long that no unit comes back during a test.
 LONG = "1000000/36500 days"  # a unit comes back in 53 minutes
@@ -327,6 +328,16 @@ def test_a_limit_in_shadow_without_room_reserves_nothing(server: RedisServer) ->
         assert reservation.commit(20).charged == 20
     counted = tg.Limiter("5/36500 days", storage=limiter.storage)
     assert counted.peek("k").remaining == 5
+
+
+@pytest.mark.parametrize("where", ["memory", "redis"])
+def test_a_release_by_limits_in_shadow_alone_says_that_nothing_is_charged(
+    server: RedisServer, where: str
+) -> None:
+    storage = "memory://" if where == "memory" else server.uri(PATIENT)
+    limits = [tg.Limit("5/minute", shadow=True), Quota(10, period="day", shadow=True)]
+    with tg.Limiter(limits, storage=storage) as limiter:
+        assert limiter.reserve("k", 3).release().charged == 0
 
 
 def test_a_quota_is_reserved(server: RedisServer) -> None:

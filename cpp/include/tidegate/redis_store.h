@@ -284,7 +284,8 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
                 int64_t retry_after_ns);
   bool Denied(absl::Span<const Charge> plan, int64_t now_ns, Decision* decision,
               Outcomes* outcomes);
-  bool Recall(const Charge& charge, int64_t now_ns, Decision* decision) const;
+  using Decide = Decision(const Charge& charge, const CellState& state, int64_t now_ns);
+  bool Recall(const Charge& charge, int64_t now_ns, Decide* decide, Decision* decision) const;
   // The work before Redis is asked; returns true if it need not be asked, and `decision` is the
   // answer.
   bool Before(Op op, absl::Span<const Charge> plan, const Moment& moment, Decision* decision,

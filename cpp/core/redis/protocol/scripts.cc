@@ -204,12 +204,14 @@ Decision DecideQuota(const Charge& charge, const Answer& answer, size_t index, b
 }
 
 // The state of a quota that refuses one unit, as FullLater() reads it. Nothing for a quota with an
-// id: the state would be taken for that of other quotas of the id.
+// id: the state would be taken for that of other quotas of the id; nor for a debt, which it lacks.
 std::optional<CellState> UsedUpQuota(const Charge& charge, const Answer& answer, size_t index) {
   const Limit& limit = charge.limit->limit;
   if (charge.cost != 1 || !limit.id().empty()) return std::nullopt;
   const Decision decision = PeekQuota(limit, answer.quotas[index], answer.now_ns, 1);
-  if (decision.allowed || decision.retry_after_ns == Decision::kNever) return std::nullopt;
+  if (decision.allowed || decision.debt() > 0 || decision.retry_after_ns == Decision::kNever) {
+    return std::nullopt;
+  }
   const auto until = static_cast<uint64_t>(answer.now_ns + decision.retry_after_ns);
   return CellState{until, until};
 }
@@ -491,6 +493,12 @@ Decision Scripts::StepLater(const Charge& charge, const CellState& state, int64_
   if (!HasCell(limit.algorithm())) return FullLater(charge, state, now_ns);
   CellState ignored;
   return Step(limit, state, now_ns, charge.cost, &ignored);
+}
+
+Decision Scripts::PeekLater(const Charge& charge, const CellState& state, int64_t now_ns) {
+  const Limit& limit = charge.limit->limit;
+  if (!HasCell(limit.algorithm())) return FullLater(charge, state, now_ns);
+  return Peek(limit, state, now_ns, charge.cost);
 }
 
 }  // namespace tidegate::redis

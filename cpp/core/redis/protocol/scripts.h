@@ -133,8 +133,10 @@ class Scripts {
   // quota when it is used up.
   static std::optional<CellState> Steppable(const Charge& charge, const Answer& answer,
                                             size_t index);
-  // The decision of such a state later; `behind` if the state does not determine it.
+  // The decision of such a state later, and without charging it; `behind` if the state does not
+  // determine it.
   static Decision StepLater(const Charge& charge, const CellState& state, int64_t now_ns);
+  static Decision PeekLater(const Charge& charge, const CellState& state, int64_t now_ns);
 
  private:
   struct Script {

@@ -81,7 +81,7 @@ Decision RedisStore::JudgeReserved(Op op, absl::Span<const Charge> plan, const M
       !answer->allowed && decision.behind && options_.client_clock && !moment.confirmed;
   decision.at_ns = answer->now_ns;
   if (op == Op::kSettle) {
-    decision.SetCharged(least);
+    decision.SetCharged(least == std::numeric_limits<int64_t>::max() ? 0 : least);
     return decision;
   }
   // The script decides, also where it rounds the state of another number of an id up.

@@ -250,10 +250,11 @@ void RedisStore::Remember(absl::Span<const Charge> plan, const Asked& asked,
   }
 }
 
-bool RedisStore::Recall(const Charge& charge, int64_t now_ns, Decision* decision) const {
+bool RedisStore::Recall(const Charge& charge, int64_t now_ns, Decide* decide,
+                        Decision* decision) const {
   const auto known = denied_->Find(KeyOf(charge), now_ns);
   if (!known.has_value()) return false;
-  new (decision) Decision(redis::Scripts::StepLater(charge, known->state, known->now_ns));
+  new (decision) Decision(decide(charge, known->state, known->now_ns));
   decision->at_ns = known->now_ns;
   return !decision->behind;
 }
@@ -263,17 +264,21 @@ __attribute__((noinline)) bool RedisStore::Denied(absl::Span<const Charge> plan,
                                                   Decision* decision, Outcomes* outcomes) {
   if (outcomes != nullptr) outcomes->clear();
   if (plan.size() == 1) {
-    if (!Recall(plan[0], now_ns, decision)) return false;
+    if (!Recall(plan[0], now_ns, redis::Scripts::StepLater, decision)) return false;
     if (plan[0].limit->limit.shadow()) return false;
     if (outcomes != nullptr) outcomes->push_back(*decision);
   } else {
     PlanVerdict verdict;
     for (size_t i = 0; i < plan.size(); ++i) {
-      if (!Recall(plan[i], now_ns, decision)) return false;
+      if (!Recall(plan[i], now_ns, redis::Scripts::StepLater, decision)) return false;
       verdict.Add(*decision, static_cast<uint32_t>(i));
       if (outcomes != nullptr) outcomes->push_back(*decision);
     }
     *decision = verdict.get();
+    for (size_t i = 0; outcomes != nullptr && !decision->allowed && i < plan.size(); ++i) {
+      Decision& outcome = (*outcomes)[i];  // of a limit that would pass: it is not charged
+      if (outcome.allowed) Recall(plan[i], now_ns, redis::Scripts::PeekLater, &outcome);
+    }
   }
   if (decision->allowed) return false;
   denied_locally_.fetch_add(1, std::memory_order_relaxed);
