@@ -127,6 +127,7 @@ def leased(server: RedisServer, ahead_s: int, current: int, previous: int = 0) -
 
 
 UNIT_S = PERIOD_S // 60
+HALF_S = UNIT_S // 2
 
 
 def states(server: RedisServer, kind: str) -> list[bytes]:
@@ -138,10 +139,11 @@ def states(server: RedisServer, kind: str) -> list[bytes]:
         most = number(8 * 57 + 7, 2)
         found = [
             b"\x81\x05" + owing + most,
-            leased(server, 10 * UNIT_S, 20),
-            leased(server, 10 * UNIT_S, 55, 2),
-            leased(server, PERIOD_S + 2, 60),
-            leased(server, 59 * UNIT_S, 0, 3),
+            # Half a unit more, so that no unit is full or free between the calls of a pair.
+            leased(server, 10 * UNIT_S + HALF_S, 20),
+            leased(server, 10 * UNIT_S + HALF_S, 55, 2),
+            leased(server, PERIOD_S + HALF_S, 60),
+            leased(server, 58 * UNIT_S + HALF_S, 0, 3),
             b"\x81\x25" + owing + most + slots(server, 5, 5),
         ]
         if kind in ("whole", "leaky"):  # whole and parts of nanoseconds
