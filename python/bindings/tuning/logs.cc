@@ -138,7 +138,6 @@ py::list BadLines(const Reader& reader) {
   return lines;
 }
 
-// The instants of texts, and the position of the first text that is not a time, or -1.
 // Nanoseconds since the epoch, the least number for a text that is no time; and whether the times
 // have no zones.
 py::tuple ReadTimes(const std::vector<std::string>& texts) {
