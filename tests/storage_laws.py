@@ -37,3 +37,25 @@ def check_an_extension_never_takes_the_place_of_another(
     assert (standing.remaining, standing.retry_after) == (0, 60.0)
     limiter._release("k", 1, other)
     assert limiter.peek("k").remaining == 1
+
+
+def check_whoever_lost_a_place_takes_none_from_others(
+    limiter: tg.Limiter, clock: tg.ManualClock
+) -> None:
+    """The limiter has one place, for a minute."""
+    lost = limiter.hit("k")
+    limiter.reset("k")
+    clock.advance(1)
+    other = limiter.hit("k")
+    assert other.allowed
+    limiter._release("k", 1, lost)
+    limiter.refund("k", decision=lost)
+    assert limiter._extend("k", 1, lost) is not None
+    standing = limiter.peek("k")
+    assert (standing.remaining, standing.retry_after) == (0, 60.0)
+    limiter._release("k", 1, other)
+    assert limiter.peek("k").remaining == 1
+    clock.advance(1)
+    assert limiter.hit("k").allowed
+    limiter._release("k", 1, other)
+    assert limiter.peek("k").remaining == 0

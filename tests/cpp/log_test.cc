@@ -281,6 +281,36 @@ TEST(ReleaseLogTest, AHolderRecordedLaterFreesItsOwnPlace) {
   EXPECT_TRUE(StepLog(limit, &ring, kStart + 10 * kMs, 1).allowed);
 }
 
+TEST(ReleaseLogTest, APlaceIsKnownByItsEndGiveOrTakeTheTolerance) {
+  const Limit limit = MakeLimit(1, kSecond, Algorithm::kConcurrency);
+  for (const int64_t apart : {int64_t{0}, kClockToleranceNs, kClockToleranceNs + 1}) {
+    for (const int64_t admitted : {kStart - apart, kStart + apart}) {
+      InstantRing ring;
+      StepLog(limit, &ring, kStart, 1);
+      const int64_t now = kStart + 200 * kMs;
+      ReleaseLog(limit, &ring, admitted, now, 1);
+      EXPECT_EQ(ring.empty(), apart <= kClockToleranceNs) << admitted - kStart;
+    }
+  }
+}
+
+TEST(ReleaseLogTest, AHolderFreesItsPlaceAfterTheClockWentBack) {
+  const Limit limit = MakeLimit(2, kSecond, Algorithm::kConcurrency);
+  InstantRing ring;
+  StepLog(limit, &ring, kStart, 1);
+  StepLog(limit, &ring, kStart - 10 * kSecond, 1);
+  ReleaseLog(limit, &ring, kStart, kStart - 10 * kSecond, 1);
+  EXPECT_EQ(ring.size(), 1u);
+}
+
+TEST(ReleaseLogTest, ALogForgetsNewerUnitsInPlaceOfThoseThatAreGone) {
+  const Limit limit = MakeLimit(2, kSecond, Algorithm::kSlidingLog);
+  InstantRing ring;
+  StepLog(limit, &ring, kStart + 500 * kMs, 1);
+  ReleaseLog(limit, &ring, kStart, kStart + 600 * kMs, 1);
+  EXPECT_TRUE(ring.empty());
+}
+
 TEST(ExtendLogTest, ALeaseEndsAPeriodFromNow) {
   const Limit limit = MakeLimit(3, kSecond, Algorithm::kConcurrency);
   InstantRing ring;

@@ -6,7 +6,10 @@ import tidegate as tg
 from outages import GIVEN_TIME, by_line
 from proxy import Proxy
 from redis_server import RedisServer
-from storage_laws import check_an_extension_never_takes_the_place_of_another
+from storage_laws import (
+    check_an_extension_never_takes_the_place_of_another,
+    check_whoever_lost_a_place_takes_none_from_others,
+)
 
 START = 1_700_000_000 * 10**9
 
@@ -34,6 +37,12 @@ def test_an_extension_never_takes_the_place_of_another(
     server: RedisServer, clock: tg.ManualClock
 ) -> None:
     check_an_extension_never_takes_the_place_of_another(places(server, clock, count=1), clock)
+
+
+def test_whoever_lost_a_place_takes_none_from_others(
+    server: RedisServer, clock: tg.ManualClock
+) -> None:
+    check_whoever_lost_a_place_takes_none_from_others(places(server, clock, count=1), clock)
 
 
 def test_the_server_says_when_it_extended(server: RedisServer) -> None:

@@ -212,24 +212,36 @@ int64_t RefundLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t
   return owed + static_cast<int64_t>(units);
 }
 
+UnitsAt UnitsOf(const Limit& limit, const InstantRing& ring, int64_t admitted_ns, int64_t now_ns,
+                int64_t cost) {
+  const int64_t end = admitted_ns + limit.period_ns();
+  if (end <= now_ns) return {0, 0};
+  const size_t wanted = std::min<size_t>(ring.size(), static_cast<size_t>(cost));
+  // The end that the units got, or a later one if newer units had been recorded before.
+  const size_t first = ring.FirstAfter(end - 1);
+  // Of a clock that went back all ends may have been lowered.
+  if (limit.algorithm() != Algorithm::kConcurrency || admitted_ns - now_ns > kClockToleranceNs) {
+    return {std::min(first, ring.size() - wanted), wanted};
+  }
+  const size_t later = ring.FirstAfter(end + kClockToleranceNs) - first;
+  if (later > 0) return {first, std::min(wanted, later)};
+  // The servers of a cluster, of which one told when the plan was charged, differ a little.
+  const size_t earlier = std::min(wanted, first - ring.FirstAfter(end - 1 - kClockToleranceNs));
+  return {first - earlier, earlier};
+}
+
 namespace {
 
-// Removes the units whose lease began at `admitted_ns`, unless it has ended; returns how many.
+// Removes these units, and returns how many there were.
 size_t Remove(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
               int64_t cost) {
-  const int64_t end = admitted_ns + limit.period_ns();
-  if (end <= now_ns) return 0;
-  if (OwedIn(limit, *ring, now_ns, ring->FirstAfter(now_ns)) > 0) {
+  if (admitted_ns + limit.period_ns() > now_ns &&
+      OwedIn(limit, *ring, now_ns, ring->FirstAfter(now_ns)) > 0) {
     return static_cast<size_t>(RefundLog(limit, ring, now_ns, cost));
   }
-  // The ends that the units got; or later ends if newer units had been recorded before; or the
-  // newest if a clock that went back lowered all ends.
-  const size_t first = ring->FirstAfter(end - 1);
-  const size_t wanted = std::min<size_t>(ring->size(), static_cast<size_t>(cost));
-  const size_t there = std::min(wanted, ring->size() - first);
-  ring->Remove(first, there);
-  ring->PopBack(wanted - there);
-  return wanted;
+  const UnitsAt units = UnitsOf(limit, *ring, admitted_ns, now_ns, cost);
+  ring->Remove(units.first, units.size);
+  return units.size;
 }
 
 }  // namespace

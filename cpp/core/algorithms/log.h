@@ -98,8 +98,19 @@ Decision PeekLog(const Limit& limit, const InstantRing& ring, int64_t now_ns, in
 size_t MostAtOnce(const InstantRing& ring, size_t from);
 // Forgets the newest `cost` units; returns how many there were.
 int64_t RefundLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost);
-// Ends the lease of `cost` units admitted at `admitted_ns`; does nothing if it has ended already.
-// While units are owed, forgets the newest units instead.
+// Units of a ring: `size` of them from `first` on.
+struct UnitsAt {
+  size_t first;
+  size_t size;
+};
+// Which units were admitted at `admitted_ns`, at most `cost`; none if they have ended. A place of a
+// concurrency limit is known by its end, give or take kClockToleranceNs, so that whoever gives back
+// a place that is gone (after a reset, say) takes none from others. The end of an owed unit of a
+// sliding log is not that of its charge, so there the newest units stand for those that are gone.
+UnitsAt UnitsOf(const Limit& limit, const InstantRing& ring, int64_t admitted_ns, int64_t now_ns,
+                int64_t cost);
+// Ends the lease of `cost` units admitted at `admitted_ns`, which UnitsOf() finds. While units are
+// owed, forgets the newest units instead.
 void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
                 int64_t cost);
 // Has the lease of `cost` units admitted at `admitted_ns` end a period after `now_ns`. Returns

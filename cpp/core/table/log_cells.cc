@@ -409,19 +409,18 @@ int64_t LogCells::Refund(const Moment& moment, int64_t cost) {
 }
 
 int64_t LogCells::MoveLease(int64_t admitted_ns, int64_t to, const Moment& moment, int64_t cost) {
-  const int64_t end = admitted_ns + limit_.period_ns();
-  if (end <= moment.now_ns) return 0;
   // While units are owed, those of the lease may have taken other ends.
-  if (to == 0 && OwedIn(limit_, Read(moment.now_ns).ring, moment.now_ns, 0) > 0) {
+  if (to == 0 && admitted_ns + limit_.period_ns() > moment.now_ns &&
+      OwedIn(limit_, Read(moment.now_ns).ring, moment.now_ns, 0) > 0) {
     return Refund(moment, cost);
   }
   const int64_t wanted = std::min(cost, limit_.count());
   int64_t moved = 0;
   while (moved < wanted) {
     const InstantRing ring = Read(moment.now_ns).ring;
-    if (ring.empty()) break;
-    // Like ReleaseLog() in log.h.
-    const int64_t chosen = ring[std::min(ring.FirstAfter(end - 1), ring.size() - 1)];
+    const UnitsAt units = UnitsOf(limit_, ring, admitted_ns, moment.now_ns, 1);
+    if (units.size == 0) break;
+    const int64_t chosen = ring[units.first];
     if (chosen == to) return wanted;
     moved += Move(chosen, to, 1);
   }

@@ -11,7 +11,10 @@ import threading
 import pytest
 import tidegate as tg
 from polling import eventually
-from storage_laws import check_an_extension_never_takes_the_place_of_another
+from storage_laws import (
+    check_an_extension_never_takes_the_place_of_another,
+    check_whoever_lost_a_place_takes_none_from_others,
+)
 from tidegate.limiter.waiting.leases import Extender, Lease, of_process
 from tidegate.limiter.waiting.queue import WaitingRoom
 
@@ -60,6 +63,11 @@ def test_a_place_that_nobody_holds_is_free_when_its_lease_ends(storage: str) -> 
 def test_an_extension_never_takes_the_place_of_another(storage: str) -> None:
     clock = tg.ManualClock(10**18)
     check_an_extension_never_takes_the_place_of_another(places(clock, storage, count=1), clock)
+
+
+def test_whoever_lost_a_place_takes_none_from_others(storage: str) -> None:
+    clock = tg.ManualClock(10**18)
+    check_whoever_lost_a_place_takes_none_from_others(places(clock, storage, count=1), clock)
 
 
 def test_a_slot_of_several_limits_extends_only_leases() -> None:

@@ -89,6 +89,14 @@ bool IsDeletion(const Request& request) {
          std::none_of(request.plan.begin(), request.plan.end(), keeps_some);
 }
 
+// The name of the limit's algorithm in lua/.
+std::string_view NameOf(const Request& request, const Limit& limit) {
+  const bool gives_back =
+      request.op == "refund" || request.op == "release" || request.op == "extend";
+  const bool holds_places = limit.algorithm() == Algorithm::kConcurrency;
+  return gives_back && holds_places ? "places" : kParts[PartOf(limit)].name;
+}
+
 bool IsOfUsed(const Request& request) { return request.op == "charge"; }
 
 // The arguments that the head of lua/quota.lua lists.
@@ -119,7 +127,7 @@ void AppendLimit(Words* words, const Request& request, const Charge& charge) {
   }
   const size_t part = PartOf(limit);
   const int64_t debt = request.owes ? limit.max_debt() : 0;
-  words->Add(kParts[part].name);
+  words->Add(NameOf(request, limit));
   if (part == 0) {
     words->AddInstant(limit.depth_ns());
     words->Add(limit.depth_fraction());
@@ -267,6 +275,7 @@ Scripts::Script Scripts::ScriptOf(size_t set, std::string_view tail) {
          {kParts[i].name, std::string_view(" = "), kParts[i].name, std::string_view(", ")}) {
       names += piece;
     }
+    if (kParts[i].name == "log") names += "places = log, ";
   }
   text += names + "}\n";
   text += lua::call;
