@@ -172,6 +172,18 @@ def test_a_child_of_a_fork_extends_nothing_of_its_parent() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+def test_a_child_that_leaves_a_slot_of_its_parent_gives_no_place_back(storage: str) -> None:
+    limiter = tg.Limiter("2/minute", algorithm="concurrency", storage=storage)
+    with limiter.slot("k"):
+        child = os.fork()
+        if child != 0:
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert limiter.peek("k").remaining == 1
+    if child == 0:
+        os._exit(0 if limiter.peek("k").remaining == 1 else 1)
+    assert limiter.peek("k").remaining == 2
+
+
 def test_a_process_that_ends_in_a_slot_ends_cleanly() -> None:
     script = (
         "import atexit\n"

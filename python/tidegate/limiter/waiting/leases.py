@@ -134,13 +134,13 @@ class Extender:
 
     def leave(self, lease: Lease) -> Decision | None:
         """Ends the extensions of `lease`. Returns the decision to give back; None if it is being
-        extended just now: its place is then given back afterwards, without the caller."""
+        extended just now: its place is then given back afterwards, without the caller. None as well
+        in a fork's child that leaves a slot of its parent, who holds the place."""
         with self._lock:
             lease.is_left = True
-            if lease.watch is not None:
-                self._forget(lease.watch)
-                lease.watch = None
-            return None if lease.is_extending else lease.decision
+            watch, lease.watch = lease.watch, None
+            is_own = watch is None or self._forget(watch)
+            return lease.decision if is_own and not lease.is_extending else None
 
     def extend_due(self) -> int:
         """Extends the leases that are due; returns the instant at which the next one is."""
@@ -191,12 +191,15 @@ class Extender:
         lease.watch = watch = _Watch(lease, self, after_ns, self._now_ns() + after_ns)
         self._queues.setdefault(after_ns, {})[watch] = None
 
-    def _forget(self, watch: _Watch) -> None:
-        queue = self._queues.get(watch.after_ns)
-        if queue is not None:
-            queue.pop(watch, None)
-            if not queue:
-                self._queues.pop(watch.after_ns, None)
+    def _forget(self, watch: _Watch) -> bool:
+        """Returns whether the lease was one of those to extend."""
+        queue = self._queues.get(watch.after_ns, {})
+        if watch not in queue:
+            return False
+        del queue[watch]
+        if not queue:
+            del self._queues[watch.after_ns]
+        return True
 
 
 def _drop(watch: _Watch) -> None:
