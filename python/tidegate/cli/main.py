@@ -21,6 +21,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one subcommand and returns the exit code: 2 for invalid arguments, 1 if the output
     cannot be written or a storage does not answer."""
+    _open_streams()
     try:
         code = _run(argv)
         print(end="", flush=True)  # here, where a broken pipe is caught
@@ -50,6 +51,13 @@ def _run(argv: Sequence[str] | None) -> int:
         raise
     code: int = arguments.run(arguments)
     return code
+
+
+def _open_streams() -> None:
+    """Has a stream that the caller closed read as empty, and drop what is written."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
 
 
 def _drop_output() -> None:

@@ -56,6 +56,22 @@ def test_output_that_cannot_be_written_is_said_in_one_line(arguments):
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "closed", "code", "error"),
+    [
+        ("check 5/minute", ">&-", 0, ""),
+        ("replay --limit 5/minute -", "<&-", 2, "tidegate: <stdin> holds no lines"),
+        ("check many", "2>&-", 2, ""),
+    ],
+)
+def test_a_stream_that_the_caller_closed_causes_no_traceback(arguments, closed, code, error):
+    command = f"{sys.executable} -m tidegate {arguments} {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert done.stderr.startswith(error)
+    assert "Traceback" not in done.stderr
+
+
 def test_a_reader_that_closes_the_pipe_causes_no_traceback():
     command = [sys.executable, "-m", "tidegate", "check", "10/second; 100/hour"]
     reader, writer = os.pipe()
