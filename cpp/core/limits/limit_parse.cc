@@ -191,7 +191,12 @@ absl::StatusOr<Limit> Limit::Parse(std::string_view text, const LimitSpec& defau
   if (*count > kMaxCount) return TooMany(text, "count");
   spec.count = *count;
   if (!in.Symbol('/') && !in.Per()) {
-    return Unreadable(text, "the count is not followed by '/' or 'per'");
+    return Unreadable(text,
+                      in.Word() == "at"
+                          ? "only a Limiter reads 'at once'; elsewhere a concurrency limit is "
+                            "its count and its lease, '5/minute', with the algorithm "
+                            "concurrency"
+                          : "the count is not followed by '/' or 'per'");
   }
   bool multiple = false;
   if (const std::optional<int64_t> whole = in.Count()) {

@@ -23,6 +23,7 @@ async def application(scope, receive, send): ...
         (lambda: tg.Limit(5, 60, 10), "Limit()", "(5, 60, 10)", "expected Limit('100/minute')"),
         (lambda: tg.Limit(count=5, period=60), "Limit()", "unknown option count", "limit="),
         (lambda: tg.Limit(5, per="minute"), "Limit()", "unknown option per", "limit="),
+        (lambda: tg.Limit("5 at once"), "'5 at once'", "only a Limiter reads", "'5/minute'"),
         (lambda: rate_limit(), "rate_limit()", "without limit", "expected rate_limit(limit, "),
         (lambda: rate_limit(5, 60), "rate_limit()", "60", "expected rate_limit(limit, "),
         (lambda: rate_limit(times=5), "rate_limit()", "times", "a limit such as '5/minute'"),
