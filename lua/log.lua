@@ -1,8 +1,8 @@
 -- sliding-log and concurrency: the instants at which admitted units stop counting (admission +
 -- period, admission + lease), oldest first.
 --
--- In a release, refund or extension the algorithm of a concurrency limit is `places`, which is the
--- same but for units_of().
+-- In a release, refund or extension the algorithm of a concurrency limit is `places`, or
+--   `late_places` by the decision of the hit, which are the same but for units_of().
 -- Value: the format (value.lua); how many of the entries at the front have expired, 4 bytes, and with
 --   the flag 1, for a key that owes, in their highest 11 bits the code of the nanoseconds by which
 --   the last entry is later than a period from the charge (value.lua); then the entries, 5 bytes of seconds and 4 of nanoseconds each.
@@ -282,16 +282,17 @@ if not plain then
 
   -- UnitsOf() in algorithms/log.h, for the entries from state.head on.
   local function units_of(key, a, now_s, now_n, state, es, en)
-    local n = math.min(tonumber(ARGV[a + 3]), state.size - state.head)
+    local name, n = ARGV[a - 1], math.min(tonumber(ARGV[a + 3]), state.size - state.head)
     local es1, en1 = sub(es, en, 0, 1)
     local at = first_after(key, state.head, state.size, es1, en1)
     local fs, fn = add(now_s, now_n, 0, TOLERANCE)
-    if ARGV[a - 1] ~= 'places' or after(tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), fs, fn) then
+    if name == 'log' or after(tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), fs, fn) then
       return math.min(at, state.size - n), n
     end
-    local later = first_after(key, at, state.size, add(es, en, 0, TOLERANCE)) - at
-    if later > 0 then return at, math.min(n, later) end
-    n = math.min(n, at - first_after(key, state.head, at, sub(es1, en1, 0, TOLERANCE)))
+    local most = name == 'late_places' and TOLERANCE or 0
+    local behind = first_after(key, at, state.size, add(es, en, 0, most)) - at
+    if behind > 0 then return at, math.min(n, behind) end
+    n = math.min(n, at - first_after(key, state.head, at, sub(es1, en1, 0, most)))
     return at - n, n
   end
 

@@ -20,7 +20,7 @@
 --   o: a cost beyond the capacity passes when nothing of the key is used, and owes the rest
 --   p: both
 -- Then for each limit:
---   its algorithm (bucket, fixed, sliding, log, places, quota)
+--   its algorithm (bucket, fixed, sliding, log, places, late_places, quota)
 --   the arguments that the head of that file lists
 --   for charge, o and p `more` arguments with the most that may be owed: of a bucket burst * T and
 --   that, each as s, ns, fraction; else units

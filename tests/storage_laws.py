@@ -45,7 +45,7 @@ def check_whoever_lost_a_place_takes_none_from_others(
     """The limiter has one place, for a minute."""
     lost = limiter.hit("k")
     limiter.reset("k")
-    clock.advance(1)
+    clock.advance_ns(1)
     other = limiter.hit("k")
     assert other.allowed
     limiter._release("k", 1, lost)
@@ -55,7 +55,7 @@ def check_whoever_lost_a_place_takes_none_from_others(
     assert (standing.remaining, standing.retry_after) == (0, 60.0)
     limiter._release("k", 1, other)
     assert limiter.peek("k").remaining == 1
-    clock.advance(1)
+    clock.advance_ns(1)
     assert limiter.hit("k").allowed
     limiter._release("k", 1, other)
     assert limiter.peek("k").remaining == 0

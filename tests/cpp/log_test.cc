@@ -275,21 +275,23 @@ TEST(ReleaseLogTest, AHolderRecordedLaterFreesItsOwnPlace) {
   const Limit limit = MakeLimit(2, kSecond, Algorithm::kConcurrency);
   InstantRing ring;
   StepLog(limit, &ring, kStart, 1);
-  StepLog(limit, &ring, kStart - 50 * kMs, 1);
-  ReleaseLog(limit, &ring, kStart - 50 * kMs, kStart + 10 * kMs, 1);
+  const Decision late = StepLog(limit, &ring, kStart - 50 * kMs, 1);
+  EXPECT_TRUE(late.late);
+  ReleaseLog(limit, &ring, kStart - 50 * kMs, kStart + 10 * kMs, 1, late.late);
   EXPECT_EQ(ring.size(), 1u);
   EXPECT_TRUE(StepLog(limit, &ring, kStart + 10 * kMs, 1).allowed);
 }
 
-TEST(ReleaseLogTest, APlaceIsKnownByItsEndGiveOrTakeTheTolerance) {
+TEST(ReleaseLogTest, APlaceIsKnownByItsEnd) {
   const Limit limit = MakeLimit(1, kSecond, Algorithm::kConcurrency);
-  for (const int64_t apart : {int64_t{0}, kClockToleranceNs, kClockToleranceNs + 1}) {
+  for (const int64_t apart : {int64_t{0}, int64_t{1}, kClockToleranceNs, kClockToleranceNs + 1}) {
     for (const int64_t admitted : {kStart - apart, kStart + apart}) {
-      InstantRing ring;
-      StepLog(limit, &ring, kStart, 1);
-      const int64_t now = kStart + 200 * kMs;
-      ReleaseLog(limit, &ring, admitted, now, 1);
-      EXPECT_EQ(ring.empty(), apart <= kClockToleranceNs) << admitted - kStart;
+      for (const bool late : {false, true}) {
+        InstantRing ring;
+        EXPECT_FALSE(StepLog(limit, &ring, kStart, 1).late);
+        ReleaseLog(limit, &ring, admitted, kStart + 200 * kMs, 1, late);
+        EXPECT_EQ(ring.empty(), apart <= (late ? kClockToleranceNs : 0)) << admitted - kStart;
+      }
     }
   }
 }

@@ -140,6 +140,7 @@ Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t 
   ring->PushBack(recorded, static_cast<size_t>(cost));
   ring->SetDebtCode(0);
   d.used_units += cost;
+  d.late = recorded > end;
   d.reset_after_ns = recorded - now_ns;
   d.known_more_ns = (*ring)[0] - now_ns;
   return d;
@@ -213,7 +214,7 @@ int64_t RefundLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t
 }
 
 UnitsAt UnitsOf(const Limit& limit, const InstantRing& ring, int64_t admitted_ns, int64_t now_ns,
-                int64_t cost) {
+                int64_t cost, bool late) {
   const int64_t end = admitted_ns + limit.period_ns();
   if (end <= now_ns) return {0, 0};
   const size_t wanted = std::min<size_t>(ring.size(), static_cast<size_t>(cost));
@@ -223,23 +224,23 @@ UnitsAt UnitsOf(const Limit& limit, const InstantRing& ring, int64_t admitted_ns
   if (limit.algorithm() != Algorithm::kConcurrency || admitted_ns - now_ns > kClockToleranceNs) {
     return {std::min(first, ring.size() - wanted), wanted};
   }
-  const size_t later = ring.FirstAfter(end + kClockToleranceNs) - first;
-  if (later > 0) return {first, std::min(wanted, later)};
-  // The servers of a cluster, of which one told when the plan was charged, differ a little.
-  const size_t earlier = std::min(wanted, first - ring.FirstAfter(end - 1 - kClockToleranceNs));
-  return {first - earlier, earlier};
+  const int64_t most_ns = late ? kClockToleranceNs : 0;
+  const size_t after = ring.FirstAfter(end + most_ns) - first;
+  if (after > 0) return {first, std::min(wanted, after)};
+  const size_t before = std::min(wanted, first - ring.FirstAfter(end - 1 - most_ns));
+  return {first - before, before};
 }
 
 namespace {
 
 // Removes these units, and returns how many there were.
 size_t Remove(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
-              int64_t cost) {
+              int64_t cost, bool late) {
   if (admitted_ns + limit.period_ns() > now_ns &&
       OwedIn(limit, *ring, now_ns, ring->FirstAfter(now_ns)) > 0) {
     return static_cast<size_t>(RefundLog(limit, ring, now_ns, cost));
   }
-  const UnitsAt units = UnitsOf(limit, *ring, admitted_ns, now_ns, cost);
+  const UnitsAt units = UnitsOf(limit, *ring, admitted_ns, now_ns, cost, late);
   ring->Remove(units.first, units.size);
   return units.size;
 }
@@ -247,13 +248,13 @@ size_t Remove(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_
 }  // namespace
 
 void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
-                int64_t cost) {
-  Remove(limit, ring, admitted_ns, now_ns, cost);
+                int64_t cost, bool late) {
+  Remove(limit, ring, admitted_ns, now_ns, cost, late);
 }
 
 bool ExtendLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
-               int64_t cost) {
-  const size_t units = Remove(limit, ring, admitted_ns, now_ns, cost);
+               int64_t cost, bool late) {
+  const size_t units = Remove(limit, ring, admitted_ns, now_ns, cost, late);
   if (units == 0) return false;
   const int64_t end = now_ns + limit.period_ns();
   ring->PushBack(ring->empty() ? end : std::max(end, ring->newest()), units);

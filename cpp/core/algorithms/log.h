@@ -104,19 +104,20 @@ struct UnitsAt {
   size_t size;
 };
 // Which units were admitted at `admitted_ns`, at most `cost`; none if they have ended. A place of a
-// concurrency limit is known by its end, give or take kClockToleranceNs, so that whoever gives back
-// a place that is gone (after a reset, say) takes none from others. The end of an owed unit of a
-// sliding log is not that of its charge, so there the newest units stand for those that are gone.
+// concurrency limit is known by its end, or, if it is `late` (see Decision), give or take
+// kClockToleranceNs: whoever gives back a place that is gone, after a reset, takes none from
+// others. The end of an owed unit of a sliding log is not that of its charge, so there the newest
+// units stand for those that are gone.
 UnitsAt UnitsOf(const Limit& limit, const InstantRing& ring, int64_t admitted_ns, int64_t now_ns,
-                int64_t cost);
+                int64_t cost, bool late);
 // Ends the lease of `cost` units admitted at `admitted_ns`, which UnitsOf() finds. While units are
 // owed, forgets the newest units instead.
 void ReleaseLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
-                int64_t cost);
+                int64_t cost, bool late = false);
 // Has the lease of `cost` units admitted at `admitted_ns` end a period after `now_ns`. Returns
 // false and does nothing if it has ended already.
 bool ExtendLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
-               int64_t cost);
+               int64_t cost, bool late = false);
 
 }  // namespace tidegate
 

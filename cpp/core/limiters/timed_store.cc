@@ -14,6 +14,10 @@ TimedStore::TimedStore(std::shared_ptr<Store> store, std::shared_ptr<Clock> cloc
 
 int64_t TimedStore::OwnNowNs() const { return clock_->NowNs(); }
 
+Moment TimedStore::MomentAfter(const Decision* hit) const {
+  return {NowNs(), /*confirmed=*/false, hit != nullptr && hit->late};
+}
+
 namespace {
 
 int64_t InstantOf(const Decision* hit) { return hit == nullptr ? Store::kNoInstant : hit->at_ns; }
@@ -120,11 +124,12 @@ TimedStore::Charges TimedStore::ToGiveBack(Op op, absl::Span<const Charge> plan,
 }
 
 void TimedStore::GiveBack(Op op, absl::Span<const Charge> plan, const Decision* hit) const {
-  Moment moment{NowNs()};
+  Moment moment = MomentAfter(hit);
   const Charges left = ToGiveBack(op, plan, hit, moment);
   const auto is_behind = [&](const Charge& charge) { return store_->Peek(charge, moment).behind; };
   if (op == Op::kRefund && !blocks_ && std::any_of(left.begin(), left.end(), is_behind)) {
-    moment = {NowNs(), /*confirmed=*/true};
+    moment.now_ns = NowNs();
+    moment.confirmed = true;
   }
   store_->GiveBack(op, left, InstantOf(hit), moment);
 }
@@ -132,7 +137,7 @@ void TimedStore::GiveBack(Op op, absl::Span<const Charge> plan, const Decision* 
 std::optional<Decision> TimedStore::SubmitToStore(Op op, absl::Span<const Charge> plan,
                                                   const Decision* hit, Outcomes* outcomes,
                                                   Store::Done done) const {
-  const Moment moment{NowNs()};
+  const Moment moment = MomentAfter(hit);
   Charges left;
   if (op == Op::kRefund || op == Op::kRelease) {
     left = ToGiveBack(op, plan, hit, moment);
@@ -170,7 +175,7 @@ Decision TimedStore::CallReserved(Op op, absl::Span<const Charge> plan,
 
 std::optional<Decision> TimedStore::Extend(absl::Span<const Charge> plan,
                                            const Decision& hit) const {
-  const Moment moment{NowNs()};
+  const Moment moment = MomentAfter(&hit);
   Charges left;
   int64_t at_ns = hit.at_ns;
   for (size_t i = 0; i < plan.size(); ++i) {
@@ -185,6 +190,7 @@ std::optional<Decision> TimedStore::Extend(absl::Span<const Charge> plan,
   if (at_ns == Store::kNoInstant) return std::nullopt;
   Decision extended = hit;
   extended.at_ns = at_ns;
+  extended.late = true;  // as it may be
   return extended;
 }
 

@@ -184,7 +184,7 @@ void MemoryCells::Release(const Charge& charge, int64_t admitted_ns, const Momen
   const Gate::Pass pass(gate_);
   logs_->WithExisting(hasher_.Hash(charge.key, charge.limit->tag), [&](InstantRing* ring) {
     if (ring != nullptr) {
-      ReleaseLog(limit, ring, admitted_ns, moment.now_ns, charge.cost);
+      ReleaseLog(limit, ring, admitted_ns, moment.now_ns, charge.cost, moment.late);
     }
   });
 }
@@ -196,8 +196,8 @@ int64_t MemoryCells::Extend(absl::Span<const Charge> plan, int64_t admitted_ns,
     {
       const Gate::Pass pass(gate_);
       logs_->WithExisting(hasher_.Hash(charge.key, charge.limit->tag), [&](InstantRing* ring) {
-        held = ring != nullptr &&
-               ExtendLog(charge.limit->limit, ring, admitted_ns, moment.now_ns, charge.cost);
+        held = ring != nullptr && ExtendLog(charge.limit->limit, ring, admitted_ns, moment.now_ns,
+                                            charge.cost, moment.late);
       });
     }
     if (!held) Hit(charge, moment);

@@ -21,6 +21,7 @@ BoundLimit BindWith(const Hasher& hasher, const Limit& limit, std::string_view s
 
 void PlanVerdict::Add(const Decision& decision, uint32_t index) {
   const bool behind = decision_.behind || decision.behind;
+  const bool late = decision_.late || decision.late;
   if (decision.limit->shadow()) [[unlikely]] {
     if (!any_) {
       decision_ = decision;
@@ -48,6 +49,7 @@ void PlanVerdict::Add(const Decision& decision, uint32_t index) {
   }
   any_ = true;
   decision_.behind = behind;
+  decision_.late = late;
   ++added_;
   const bool refused_in_shadow = !decision.allowed && decision.limit->shadow();
   if (decision.limits_elsewhere != 0 || refused_in_shadow) [[unlikely]] {
@@ -209,9 +211,10 @@ Decision Store::HitAll(absl::Span<const Charge> plan, const Moment& moment,
       continue;
     }
     if (outcomes != nullptr) (*outcomes)[i] = decision;
-    const Moment later{clock()};
+    Moment later{clock()};
     for (size_t j = 0; j < hits.size(); ++j) {
       if (!hits[j].allowed) continue;
+      later.late = hits[j].late;
       const auto op = Undoing(plan[j], hits[j], later.now_ns);
       if (op == Op::kRelease) Release(plan[j], hits[j].at_ns, later);
       if (op == Op::kRefund) Refund(plan[j], later);

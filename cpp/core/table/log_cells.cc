@@ -418,7 +418,7 @@ int64_t LogCells::MoveLease(int64_t admitted_ns, int64_t to, const Moment& momen
   int64_t moved = 0;
   while (moved < wanted) {
     const InstantRing ring = Read(moment.now_ns).ring;
-    const UnitsAt units = UnitsOf(limit_, ring, admitted_ns, moment.now_ns, 1);
+    const UnitsAt units = UnitsOf(limit_, ring, admitted_ns, moment.now_ns, 1, moment.late);
     if (units.size == 0) break;
     const int64_t chosen = ring[units.first];
     if (chosen == to) return wanted;

@@ -28,6 +28,9 @@ struct Decision {
   bool behind = false;
   bool degraded : 1 = false;  // decided without the shared store
   bool leased : 1 = false;    // decided by what the shared store had leased to this process
+  // The units may be recorded up to kClockToleranceNs beside at_ns: by a clock that is a little
+  // behind, or on several servers.
+  bool late : 1 = false;
   // See charged_in().
   ChargedIn elsewhere = ChargedIn::kStore;
   uint16_t rule = 0;  // index of the binding limit in its plan

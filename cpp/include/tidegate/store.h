@@ -57,6 +57,7 @@ BoundLimit BindWith(const Hasher& hasher, const Limit& limit, std::string_view s
 struct Moment {
   int64_t now_ns;
   bool confirmed = false;
+  bool late = false;  // of Release() and Extend(): that of the hit's Decision
 };
 
 // The answer to one charge of many. kUnconfirmed: nothing was charged, and the call must be made

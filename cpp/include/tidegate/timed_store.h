@@ -86,6 +86,8 @@ class TimedStore {
   std::optional<Decision> Extend(absl::Span<const Charge> plan, const Decision& hit) const;
 
  private:
+  // The moment of a call that gives back what `hit` took, or extends it; null if it is not known.
+  Moment MomentAfter(const Decision* hit) const;
   using Charges = absl::InlinedVector<Charge, 4>;
 
   // Calls `decide` at a moment, and again at a confirmed one if that is needed.

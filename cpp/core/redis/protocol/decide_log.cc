@@ -36,6 +36,7 @@ Decision DecideLog(const Charge& charge, const Answer& answer, size_t index, boo
     d.allowed = true;
     if (charged) {
       d.used_units += charge.cost;
+      d.late = d.reset_after_ns > limit.period_ns();
       d.reset_after_ns = std::max(limit.period_ns(), d.reset_after_ns);
     }
   }

@@ -93,8 +93,10 @@ bool IsDeletion(const Request& request) {
 std::string_view NameOf(const Request& request, const Limit& limit) {
   const bool gives_back =
       request.op == "refund" || request.op == "release" || request.op == "extend";
-  const bool holds_places = limit.algorithm() == Algorithm::kConcurrency;
-  return gives_back && holds_places ? "places" : kParts[PartOf(limit)].name;
+  if (limit.algorithm() != Algorithm::kConcurrency || !gives_back) {
+    return kParts[PartOf(limit)].name;
+  }
+  return request.late ? "late_places" : "places";
 }
 
 bool IsOfUsed(const Request& request) { return request.op == "charge"; }
@@ -275,7 +277,7 @@ Scripts::Script Scripts::ScriptOf(size_t set, std::string_view tail) {
          {kParts[i].name, std::string_view(" = "), kParts[i].name, std::string_view(", ")}) {
       names += piece;
     }
-    if (kParts[i].name == "log") names += "places = log, ";
+    if (kParts[i].name == "log") names += "places = log, late_places = log, ";
   }
   text += names + "}\n";
   text += lua::call;

@@ -55,6 +55,7 @@ struct Request {
   bool owes = false;        // for charge: whether what finds no room is owed
   int64_t margin_ms = 0;    // added to the life of keys
   int64_t admitted_ns = 0;  // for release, and for refund if it is known
+  bool late = false;        // see Decision
   int64_t host_ns = 0;      // this host's clock, which determines the periods sent for quotas
   const QuotaTopUp* top_up = nullptr;
   // What a hit of buckets asks beside its cost, for each limit or null: it becomes a `lease` if

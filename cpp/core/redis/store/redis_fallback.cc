@@ -95,7 +95,8 @@ void RedisStore::Record(const absl::Status& status) {
 
 Moment RedisStore::FallbackMoment(const Moment& moment, int64_t host_ns) const {
   const int64_t correction_ns = clock_shift_.correction_ns->load(std::memory_order_relaxed);
-  return {options_.client_clock ? moment.now_ns : host_ns + correction_ns, /*confirmed=*/true};
+  return {options_.client_clock ? moment.now_ns : host_ns + correction_ns, /*confirmed=*/true,
+          moment.late};
 }
 
 void RedisStore::Refuse(Decision* d, int64_t retry_after_ns) {

@@ -68,6 +68,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
     }
     decision_ = verdict_.get();
     decision_.degraded = degraded;
+    decision_.late = true;  // the instant is that of one server
     if (wanted_ != nullptr) {
       wanted_->clear();
       for (const Outcomes& outcome : outcomes_) wanted_->push_back(outcome[0]);
@@ -80,6 +81,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
     for (size_t i = 0; i < plan_.size(); ++i) {
       const Decision& d = outcomes_[i][0];
       if (!d.allowed || d.behind) continue;
+      moment_.late = d.late;
       const auto op = Undoing(plan_[i], d, d.at_ns + passed_ns);
       if (!op.has_value()) continue;
       if (d.degraded) {

@@ -215,6 +215,7 @@ redis::Request RedisStore::RequestFor(
   request.margin_ms = absl::ToInt64Milliseconds(options_.ttl_margin) +
                       (options_.client_clock ? kClockToleranceNs / 1'000'000 : 0);
   request.admitted_ns = std::max<int64_t>(admitted_ns, 0);
+  request.late = moment.late;
   const auto is_quota = [](const Charge& charge) { return charge.limit->limit.quota() != nullptr; };
   if (std::any_of(plan.begin(), plan.end(), is_quota)) request.host_ns = WallNowNs();
   return request;
