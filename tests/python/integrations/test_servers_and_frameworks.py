@@ -21,6 +21,8 @@ SERVICES = Path(__file__).parent / "services"
 
 UVICORN = ["-m", "uvicorn", "asgi_services:app", "--fd={fd}", "--ws=none", "--log-level=error"]
 GUNICORN = ["-m", "gunicorn", "wsgi_services:app", "--bind=fd://{fd}", "--no-control-socket"]
+# Without processes of its own, whose semaphores it would leave in /dev/shm when it is killed.
+HYPERCORN = ["-m", "hypercorn", "--workers=0"]
 GRANIAN = ["-m", "granian", "asgi_services:app", "--interface=asgi", "--port={port}", "--no-ws"]
 WAITRESS = (
     "import socket, waitress, wsgi_services; "
@@ -29,7 +31,7 @@ WAITRESS = (
 SERVERS = {
     "uvicorn": [*UVICORN, "--loop=asyncio", "--http=h11"],
     "uvicorn-uvloop": [*UVICORN, "--loop=uvloop"],
-    "hypercorn": ["-m", "hypercorn", "asgi_services:app", "--bind=fd://{fd}"],
+    "hypercorn": [*HYPERCORN, "asgi_services:app", "--bind=fd://{fd}"],
     "granian": GRANIAN,
     "gunicorn-gthread": [*GUNICORN, "--worker-class=gthread", "--threads=8"],
     "gunicorn-gevent": [*GUNICORN, "--worker-class=gevent"],

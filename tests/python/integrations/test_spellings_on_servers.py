@@ -27,6 +27,8 @@ WSGI = ["flask", "flask-extension", "bottle", "falcon", "pyramid", "django"]
 PACKAGES = {name: name.partition("-")[0] for name in (*ASGI, *WSGI)}
 UVICORN = ["-m", "uvicorn", "spelled_services:asgi", "--fd={fd}", "--ws=none", "--log-level=error"]
 GUNICORN = ["-m", "gunicorn", "spelled_services:wsgi", "--bind=fd://{fd}", "--no-control-socket"]
+# Without processes of its own, whose semaphores it would leave in /dev/shm when it is killed.
+HYPERCORN = ["-m", "hypercorn", "--workers=0"]
 WAITRESS = (
     "import socket, waitress, spelled_services; "
     "waitress.serve(spelled_services.wsgi, sockets=[socket.socket(fileno={fd})], threads=8)"
@@ -39,7 +41,7 @@ SERVERS = {
     "uvicorn-h11": [*UVICORN, "--http=h11"],
     "uvicorn-httptools": [*UVICORN, "--http=httptools"],
     "uvicorn-root-path": [*UVICORN, "--http=h11", "--root-path=/api"],
-    "hypercorn": ["-m", "hypercorn", "spelled_services:asgi", "--bind=fd://{fd}"],
+    "hypercorn": [*HYPERCORN, "spelled_services:asgi", "--bind=fd://{fd}"],
     "gunicorn": [*GUNICORN, "--worker-class=gthread", "--threads=8"],
     "waitress": ["-c", WAITRESS],
     "werkzeug": ["-c", WERKZEUG],
