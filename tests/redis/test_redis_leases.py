@@ -52,7 +52,9 @@ def test_the_server_says_when_it_extended(server: RedisServer) -> None:
         extended = limiter._extend("k", 1, admitted)
         assert extended is not None
         assert limiter.peek("k").remaining == 0
-        # The new decision gives the place back; the old one's units would be found as well.
+        # The new decision gives the place back; by the old one it is not known any more.
+        limiter._release("k", 1, admitted)
+        assert limiter.peek("k").remaining == 0
         limiter._release("k", 1, extended)
         assert limiter.peek("k").remaining == 1
 

@@ -233,7 +233,7 @@ UnitsAt UnitsOf(const Limit& limit, const InstantRing& ring, int64_t admitted_ns
 
 namespace {
 
-// Removes these units, and returns how many there were.
+// Removes the units that UnitsOf() finds, or the newest if units are owed; returns how many.
 size_t Remove(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64_t now_ns,
               int64_t cost, bool late) {
   if (admitted_ns + limit.period_ns() > now_ns &&

@@ -29,7 +29,7 @@ struct Decision {
   bool degraded : 1 = false;  // decided without the shared store
   bool leased : 1 = false;    // decided by what the shared store had leased to this process
   // The units may be recorded up to kClockToleranceNs beside at_ns: by a clock that is a little
-  // behind, or on several servers.
+  // behind, on several servers, or since an extension of a lease.
   bool late : 1 = false;
   // See charged_in().
   ChargedIn elsewhere = ChargedIn::kStore;

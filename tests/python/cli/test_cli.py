@@ -70,6 +70,7 @@ def test_a_stream_that_the_caller_closed_causes_no_traceback(arguments, closed, 
     assert done.returncode == code
     assert done.stderr.startswith(error)
     assert "Traceback" not in done.stderr
+    assert done.stdout == ""
 
 
 def test_a_reader_that_closes_the_pipe_causes_no_traceback():
