@@ -67,14 +67,11 @@ $(VENV)/.build: python/requirements.txt | $(python)
 	$(pip) -r python/requirements.txt
 	@touch $@
 
-# Some Python versions have a requirements file of their own. The pip that Python brings along compares each
-# file of an index with a thousand tags: for these lists a newer one takes half the time. It has a folder of
-# its own, because the environment's pip builds the package at the same time.
+# Some Python versions have a requirements file of their own.
 $(VENV)/.test: tests/requirements.txt $(wildcard tests/requirements-3.*.txt) $(VENV)/.build
-	$(pip) --no-compile --upgrade --target $(VENV)/pip pip==25.3
 	version=$$($(python) -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 	  list=tests/requirements-$$version.txt; test -e $$list || list=tests/requirements.txt; \
-	  PYTHONPATH=$(VENV)/pip $(pip) --no-compile -r $$list
+	  scripts/install-requirements.sh $(VENV) $$list
 	@touch $@
 
 $(VENV)/.docs: docs/requirements.txt | $(python)
@@ -120,10 +117,11 @@ test-cpp: build-cpp  ## the C++ tests, and a project that uses the installed lib
 	ctest --test-dir build/test --no-tests=error --timeout 300 --quiet || \
 	  { cd build/test/Testing/Temporary; cat LastTestsFailed.log; echo "see $$PWD/LastTest.log"; exit 1; }
 
-# Many tests wait rather than compute, so there are three processes for each core. The tests that
-# are marked `alone` run before the others, one at a time, and leave a core idle: what runs there yields
-# to them. It also compiles all test modules, which the others then load.
-TEST_JOBS ?= $$((3 * $(JOBS)))
+# Some tests wait rather than compute, so there are three processes for two cores; with three for each core,
+# which often are two threads of one, all of it takes a quarter longer. The tests that are marked `alone` run
+# before the others, one at a time, and leave a core idle: what runs there yields to them. It also compiles all
+# test modules, which the others then load.
+TEST_JOBS ?= $$(((3 * $(JOBS) + 1) / 2))
 test-python: deps-test $(VENV)/.test $(VENV)/.tested  ## the Python tests
 	+@$(MAKE) --no-print-directory --jobs=2 --output-sync test-alone beside-alone; failed=$$?; \
 	$(MAKE) --no-print-directory test-together || exit 1; \

@@ -19,28 +19,28 @@ _FIRST = 10_000
 _LENGTH = 100
 _BLOCKS = 100
 
-_held: tuple[int, Iterator[int], socket.socket] | None = None
+_held: tuple[int, Iterator[int]] | None = None
 
 
 def _block() -> Iterator[int]:
     """The ports of this process's block, over and over; a fork takes a block of its own."""
     global _held
     if _held is None or _held[0] != os.getpid():
-        number, holder = _take()
-        begin = _FIRST + number * _LENGTH
-        _held = os.getpid(), itertools.cycle(range(begin, begin + _LENGTH)), holder
+        begin = _FIRST + _take() * _LENGTH
+        _held = os.getpid(), itertools.cycle(range(begin, begin + _LENGTH))
     return _held[1]
 
 
-def _take() -> tuple[int, socket.socket]:
-    """The number of a block, and what holds it."""
+def _take() -> int:
+    """The number of a block, which this process holds by a name that ends with it."""
     for number in random.sample(range(_BLOCKS), _BLOCKS):
+        if not sys.platform.startswith("linux"):  # has no such names
+            return number
         holder = socket.socket(socket.AF_UNIX)
-        if not sys.platform.startswith("linux"):  # has no names that end with the process
-            return number, holder
         with contextlib.suppress(OSError):
             holder.bind(f"\0tidegate-tests-ports-{number}")
-            return number, holder
+            holder.detach()  # stays open
+            return number
         holder.close()
     raise RuntimeError(f"the test processes are too many; expected at most {_BLOCKS} at once")
 
