@@ -110,20 +110,20 @@ def _no_process_outlives_the_run() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_connection_outlives_its_file() -> Iterator[None]:
-    """Ends what a limiter of a file still does for a Redis that is gone.
+def _no_garbage_outlives_its_file() -> Iterator[None]:
+    """Collects what a file has left in cycles, and what it has left for good is not visited again.
 
-    It would report its failures once a minute, into the log that a later test reads. FastAPI
-    keeps the functions of routes, and with them their limiters.
+    What a limiter still does for a Redis that is gone would be reported once a minute, into the log
+    that a later test reads. FastAPI keeps the functions of routes, and with them their limiters.
     """
     yield
     redis_uri = sys.modules.get("tidegate.limiter.storage.redis_uri")
-    if redis_uri is None or not redis_uri._shared:
-        return
-    for kept in vars(sys.modules.get("fastapi.dependencies.models", sys)).values():
-        if hasattr(kept, "cache_clear"):
-            kept.cache_clear()
+    if redis_uri is not None and redis_uri._shared:
+        for kept in vars(sys.modules.get("fastapi.dependencies.models", sys)).values():
+            if hasattr(kept, "cache_clear"):
+                kept.cache_clear()
     gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
