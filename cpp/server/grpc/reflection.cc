@@ -31,7 +31,7 @@ struct Question {
   std::string name;
 };
 
-Question Parse(std::string_view request) {
+Question ParseQuestion(std::string_view request) {
   Question question;
   protozero::pbf_reader reader(request.data(), request.size());
   while (reader.next()) {
@@ -120,7 +120,7 @@ std::unique_ptr<StreamingCall> Reflection::Start(StreamWriter writer) {
 std::string Reflection::Respond(std::string_view request) {
   Question question;
   try {
-    question = Parse(request);
+    question = ParseQuestion(request);
   } catch (const protozero::exception&) {
     return {};
   }
