@@ -307,12 +307,13 @@ PyObject* Repr(PyObject* self) {
 PyObject* Reduce(PyObject* self, PyObject*) {
   try {
     const Decision& d = Of(self);
-    return py::make_tuple(py::module_::import("tidegate._core").attr("_decision"),
-                          py::make_tuple(*d.limit, d.allowed, static_cast<bool>(d.degraded), d.rule,
-                                         d.retry_after_ns, d.reset_after_ns, d.delay_ns, d.at_ns,
-                                         d.used_ns, d.used_fraction, d.used_units,
-                                         static_cast<int>(d.elsewhere), d.limits_elsewhere,
-                                         d.known_more_ns, d.charged, static_cast<bool>(d.leased)))
+    return py::make_tuple(
+               py::module_::import("tidegate._core").attr("_decision"),
+               py::make_tuple(*d.limit, d.allowed, static_cast<bool>(d.degraded), d.rule,
+                              d.retry_after_ns, d.reset_after_ns, d.delay_ns, d.at_ns, d.used_ns,
+                              d.used_fraction, d.used_units, static_cast<int>(d.elsewhere),
+                              d.limits_elsewhere, d.known_more_ns, d.charged,
+                              static_cast<bool>(d.leased), static_cast<bool>(d.late)))
         .release()
         .ptr();
   } catch (py::error_already_set& error) {
@@ -324,13 +325,14 @@ PyObject* Reduce(PyObject* self, PyObject*) {
 py::object Restored(const py::object& limit, bool allowed, bool degraded, uint16_t rule,
                     int64_t retry_after_ns, int64_t reset_after_ns, int64_t delay_ns, int64_t at_ns,
                     int64_t used_ns, int64_t used_fraction, int64_t used_units, int elsewhere,
-                    uint16_t limits_elsewhere, int64_t known_more_ns, int64_t charged,
-                    bool leased) {
+                    uint16_t limits_elsewhere, int64_t known_more_ns, int64_t charged, bool leased,
+                    bool late) {
   Decision d;
   d.limit = &limit.cast<const Limit&>();
   d.allowed = allowed;
   d.degraded = degraded;
   d.leased = leased;
+  d.late = late;
   d.rule = rule;
   d.retry_after_ns = retry_after_ns;
   d.reset_after_ns = reset_after_ns;

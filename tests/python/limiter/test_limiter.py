@@ -141,6 +141,18 @@ def test_a_refund_of_a_decision_that_charged_nothing() -> None:
     assert limiter.peek("k").remaining == 4
 
 
+def test_a_pickled_decision_finds_its_place_though_the_clock_went_back(storage: str) -> None:
+    clock = tg.ManualClock(10**18)
+    limiter = tg.Limiter(
+        tg.Limit(2, "minute", algorithm="concurrency"), storage=storage, clock=clock
+    )
+    limiter.hit("k")
+    clock.advance(-0.05)
+    second = limiter.hit("k")
+    limiter.refund("k", decision=pickle.loads(pickle.dumps(second)))
+    assert limiter.peek("k").remaining == 1
+
+
 def test_a_leaky_bucket_reports_how_long_to_wait() -> None:
     limiter = tg.Limiter("2/second burst 3", algorithm="leaky-bucket", clock=tg.ManualClock())
     assert [limiter.hit("k").delay for _ in range(3)] == [0.0, 0.5, 1.0]
