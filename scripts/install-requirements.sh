@@ -11,10 +11,13 @@ python=$1/bin/python
 list=$2
 pip=("$python" -m pip install --quiet --disable-pip-version-check --no-input --no-compile)
 
-if ! "$python" -m pip config list | grep -qE '\.(index-url|extra-index-url|no-index|proxy)='; then
-  # In a folder of its own: pip builds the package in the environment at the same time.
-  "${pip[@]}" --upgrade --target "$1/uv" uv==0.13.9
-  "$1/uv/bin/uv" pip install --quiet --python "$python" -r "$list" && exit
+# uv has a folder of its own: pip builds the package in the environment at the same time.
+by_uv() {
+  "${pip[@]}" --upgrade --target "$1/uv" uv==0.13.9 && "$1/uv/bin/uv" pip install --quiet --python "$python" -r "$list"
+}
+
+if ! [[ $("$python" -m pip config list) =~ \.(index-url|extra-index-url|no-index|proxy)= ]]; then
+  by_uv "$1" && exit
   echo "uv did not install $list; pip is tried." >&2
 fi
 "${pip[@]}" -r "$list"
