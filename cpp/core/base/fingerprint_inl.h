@@ -5,6 +5,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "absl/base/attributes.h"
 #include "tidegate/fingerprint.h"
 
 namespace tidegate {
@@ -14,7 +15,8 @@ struct InlineHash {
   static Fingerprint Of(const Hasher& hasher, std::string_view key, const Fingerprint& tag);
 };
 
-inline Fingerprint InlineHash::Of(const Hasher& hasher, std::string_view key) {
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline Fingerprint InlineHash::Of(const Hasher& hasher,
+                                                               std::string_view key) {
   // Hashes short keys as XXH3_128bits_withSecret() does, which GCC would not inline;
   // tests/cpp/fingerprint_test.cc checks that the two agree.
   const XXH128_hash_t h =
@@ -25,8 +27,9 @@ inline Fingerprint InlineHash::Of(const Hasher& hasher, std::string_view key) {
   return {h.low64, h.high64};
 }
 
-inline Fingerprint InlineHash::Of(const Hasher& hasher, std::string_view key,
-                                  const Fingerprint& tag) {
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline Fingerprint InlineHash::Of(const Hasher& hasher,
+                                                               std::string_view key,
+                                                               const Fingerprint& tag) {
   Fingerprint f = Of(hasher, key);
   f.lo ^= tag.lo;
   f.hi ^= tag.hi;
