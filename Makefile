@@ -117,10 +117,9 @@ test-cpp: build-cpp  ## the C++ tests, and a project that uses the installed lib
 	ctest --test-dir build/test --no-tests=error --timeout 300 --quiet || \
 	  { cd build/test/Testing/Temporary; cat LastTestsFailed.log; echo "see $$PWD/LastTest.log"; exit 1; }
 
-# Some tests wait rather than compute, so there are two processes for each core; with three, a worker more for each
-# core collects all tests and nothing else gets quicker. The tests that are marked `alone` run
-# before the others, one at a time, and leave a core idle: what runs there yields to them. It also compiles all
-# test modules, which the others then load.
+# Some tests wait rather than compute, so there are two processes for each core; each collects all tests for
+# itself. The tests that are marked `alone` run before the others, one at a time, and leave a core idle: what
+# runs there yields to them. It also compiles all test modules, which the others then load.
 TEST_JOBS ?= $$((2 * $(JOBS)))
 test-python: deps-test $(VENV)/.test $(VENV)/.tested  ## the Python tests
 	+@$(MAKE) --no-print-directory --jobs=2 --output-sync test-alone beside-alone; failed=$$?; \

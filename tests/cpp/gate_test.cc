@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <latch>
 #include <memory>
 #include <set>
@@ -151,11 +152,34 @@ TEST(ThreadNumberTest, IsReusedAfterAThreadEndsAndSharedIfNoneIsFree) {
   }
 }
 
+// Threads that do `work` again and again. All of them run once this is made, until it goes.
+class Crowd {
+ public:
+  Crowd(int size, std::function<void(int)> work) {
+    for (int t = 0; t < size; ++t) {
+      threads_.emplace_back([this, work] {
+        ++running_;
+        for (int i = 0; !stop_; ++i) work(i);
+      });
+    }
+    EXPECT_TRUE(Eventually([&] { return running_ == size; }));
+  }
+  ~Crowd() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::atomic<int> running_{0};
+  std::vector<std::thread> threads_;
+};
+
 // No thread may be starting while the process forks: AddressSanitizer holds a lock of its own then,
 // which stays locked in the child and stops the child's threads.
 TEST(GateForkTest, AChildFindsTheGateOpen) {
   Gate gate;
-  Crowd crowd(4, [&](int i) {
+  const Crowd crowd(4, [&](int i) {
     if (i % 32 == 0) {
       gate.Alone([] {});
     } else {
@@ -163,13 +187,13 @@ TEST(GateForkTest, AChildFindsTheGateOpen) {
     }
   });
   for (int i = 0; i < 200 / kSanitizerShare; ++i) {
-    ASSERT_EQ(crowd.InChild([&] {
-      for (int j = 0; j < 10; ++j) {
-        { Gate::Pass pass(gate); }
-        gate.Alone([] {});
-      }
-      return true;
-    }),
+    ASSERT_EQ(InChild([&] {
+                for (int j = 0; j < 10; ++j) {
+                  { Gate::Pass pass(gate); }
+                  gate.Alone([] {});
+                }
+                return true;
+              }),
               "ok")
         << "child " << i;
   }
@@ -180,13 +204,13 @@ TEST(GateForkTest, AChildFindsTheGateOpen) {
 TEST(GateForkTest, ThreadsOfAChildDoNotWaitForThoseOfTheParent) {
   if (!kChildrenMayHaveThreads) GTEST_SKIP() << "children may not have threads here";
   Gate gate;
-  // Asleep, so that the others always wait.
-  Crowd crowd(8, [&](int) {
+  // Asleep, so that the others always wait and take no processor from the child.
+  const Crowd crowd(8, [&](int) {
     gate.Alone([] { std::this_thread::sleep_for(std::chrono::microseconds(50)); });
   });
   int children = 0;
   for (; children < 100 / kSanitizerShare; ++children) {
-    const std::string outcome = crowd.InChild([&] {
+    const std::string outcome = InChild([&] {
       std::vector<std::thread> mine;
       for (int t = 0; t < 4; ++t) {
         mine.emplace_back([&] {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -248,14 +249,20 @@ TEST_P(MemoryStoreOfEachAlgorithm, NoStateIsLostWhileTheTableGrows) {
 // process forks.
 TEST_P(MemoryStoreOfEachAlgorithm, AfterAForkDuringGrowthBothProcessesDecide) {
   Caller caller(MakeStore(10'000), MakeLimit(1'000'000, kHour, GetParam()));
+  std::atomic<bool> stop{false};
   std::atomic<int64_t> newest{0};
-  Crowd crowd(2, [&](int) {
-    const int64_t i = ++newest;
-    caller.Hit(KeyOf(i), kStart);
-    if (i % 64 < 2) caller.Hit("shared", kStart);
-  });
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      for (int64_t i = t; !stop; i += 2) {
+        newest = i;
+        caller.Hit(KeyOf(i), kStart);
+        if (i % 64 < 2) caller.Hit("shared", kStart);
+      }
+    });
+  }
   for (int child = 0; child < 300 / kSanitizerShare; ++child) {
-    const std::string outcome = crowd.InChild([&] {
+    const std::string outcome = InChild([&] {
       const int64_t at = newest;
       for (int64_t i = at > 8 ? at - 8 : 0; i < at + 8; ++i) {
         if (!caller.Hit(KeyOf(i), kStart).allowed) return false;
@@ -266,6 +273,8 @@ TEST_P(MemoryStoreOfEachAlgorithm, AfterAForkDuringGrowthBothProcessesDecide) {
     EXPECT_EQ(outcome, "ok") << "child " << child;
     if (outcome != "ok") break;
   }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
   EXPECT_TRUE(caller.Hit("shared", kStart).allowed);
 }
 

@@ -5,11 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <functional>
 #include <latch>
 #include <memory>
 #include <string>
@@ -120,17 +118,14 @@ inline constexpr int kSanitizerShare = 1;
 }
 
 // Runs `work` in a child of fork(). Returns "ok", "failed" if it returned false, "hung" if it had
-// to be killed, else the signal that ended it. `once_forked` runs in this process, beside the
-// child.
-inline std::string InChild(
-    absl::FunctionRef<bool()> work, absl::FunctionRef<void()> once_forked = [] {}) {
+// to be killed, else the signal that ended it.
+inline std::string InChild(absl::FunctionRef<bool()> work) {
   constexpr unsigned kHungAfterSeconds = 20 * kSanitizerShare;
   const pid_t child = fork();
   if (child == 0) {
     alarm(kHungAfterSeconds);
     _exit(work() ? 0 : 1);
   }
-  once_forked();
   int status = 0;
   if (child < 0 || waitpid(child, &status, 0) != child) return "no child";
   if (WIFSIGNALED(status)) {
@@ -139,47 +134,6 @@ inline std::string InChild(
   }
   return WEXITSTATUS(status) == 0 ? "ok" : "failed";
 }
-
-// Threads that do `work` again and again, with the number of the round. All of them run once this
-// is made, until it goes.
-class Crowd {
- public:
-  Crowd(int size, std::function<void(int)> work) {
-    for (int t = 0; t < size; ++t) {
-      threads_.emplace_back([this, work] {
-        ++running_;
-        for (int i = 0; !stop_; ++i) {
-          resting_.wait(true);
-          work(i);
-          ++rounds_;
-        }
-      });
-    }
-    EXPECT_TRUE(Eventually([&] { return running_ == size; }));
-  }
-  ~Crowd() {
-    stop_ = true;
-    for (std::thread& thread : threads_) thread.join();
-  }
-
-  // InChild(), forked while the threads work. They rest until the child has ended: it has a copy of
-  // what they left, and would share the processors with them.
-  std::string InChild(absl::FunctionRef<bool()> work) {
-    const int64_t before = rounds_;
-    if (!Eventually([&] { return rounds_ > before; })) return "the threads are stuck";
-    const std::string outcome = testing::InChild(work, [&] { resting_ = true; });
-    resting_ = false;
-    resting_.notify_all();
-    return outcome;
-  }
-
- private:
-  std::atomic<bool> stop_{false};
-  std::atomic<bool> resting_{false};
-  std::atomic<int> running_{0};
-  std::atomic<int64_t> rounds_{0};
-  std::vector<std::thread> threads_;
-};
 
 // ThreadSanitizer ends the child of a process with threads as soon as the child starts a thread.
 #if defined(__SANITIZE_THREAD__)

@@ -61,7 +61,7 @@ def keep_busy(seconds: float) -> None:
         pass
 
 
-@pytest.mark.parametrize("seconds", [0.01, 0.3, 0.8])
+@pytest.mark.parametrize("seconds", [0.01, 0.3, 2])
 @pytest.mark.parametrize("when", ["before", "same turn", "in flight"])
 def test_a_blocked_loop_degrades_no_call(
     limiter: tidegate.Limiter, run: Run, when: str, seconds: float
@@ -235,8 +235,7 @@ def test_a_full_queue_is_no_failure_of_the_server(own_server: RedisServer, run: 
             tasks = [
                 asyncio.ensure_future(limiter.hit_async(f"k{i}", 1 + i % 2)) for i in range(100)
             ]
-            await eventually_async(lambda: sum(task.done() for task in tasks) >= 90)
-            refused, _ = await asyncio.wait(tasks, timeout=0.1)
+            refused, _ = await asyncio.wait(tasks, timeout=1)
         finally:
             own_server.signal(signal.SIGCONT)
         assert len(refused) == 90
@@ -268,8 +267,7 @@ def test_each_hit_of_a_command_that_was_sent_has_a_place_in_the_queue(
             first = [asyncio.ensure_future(limiter.hit_async(f"k{i}")) for i in range(8)]
             await eventually_async(lambda: unread(own_server.port) > 0)
             second = [asyncio.ensure_future(limiter.hit_async(f"j{i}")) for i in range(8)]
-            await eventually_async(lambda: sum(task.done() for task in second) >= 6)
-            refused, _ = await asyncio.wait(second, timeout=0.1)
+            refused, _ = await asyncio.wait(second, timeout=1)
             assert not any(task.done() for task in first)
         finally:
             own_server.signal(signal.SIGCONT)
