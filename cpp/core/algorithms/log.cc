@@ -55,8 +55,7 @@ int64_t OwedIn(const Limit& limit, const InstantRing& ring, int64_t now_ns, size
          static_cast<int64_t>(ring.size() - once_more);
 }
 
-size_t InstantRing::FirstAfter(int64_t instant) const {
-  if (empty() || (*this)[0] > instant) return 0;  // the most common case
+size_t InstantRing::FirstAfterFront(int64_t instant) const {
   // Usually few have expired: searches ranges from the front that double in size.
   size_t low = 1;
   size_t high = 1;
@@ -76,7 +75,7 @@ size_t InstantRing::FirstAfter(int64_t instant) const {
 }
 
 void InstantRing::PopFront(size_t n) {
-  head_ = capacity_ == 0 ? 0 : (head_ + n) & (capacity_ - 1);
+  head_ = (head_ + n) & (capacity_ - 1);  // 0 without a capacity
   size_ -= static_cast<uint32_t>(n);
 }
 
@@ -101,7 +100,11 @@ void InstantRing::Shift(int64_t periods, int64_t part, int64_t period) {
 
 void InstantRing::PushBack(int64_t instant, size_t times) {
   if (size_ + times > capacity_) Grow(size_ + times);
-  for (size_t i = 0; i < times; ++i) at(size_++) = instant;
+  int64_t* const data = data_.get();
+  const size_t begin = head_ + size_;
+  const size_t mask = capacity_ - 1;
+  for (size_t i = begin; i < begin + times; ++i) data[i & mask] = instant;
+  size_ += static_cast<uint32_t>(times);
 }
 
 void InstantRing::Remove(size_t index, size_t n) {
@@ -122,29 +125,63 @@ void InstantRing::Grow(size_t least) {
   head_ = 0;
 }
 
-Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost) {
-  const bool behind = IsBehind(limit, *ring, now_ns);
+namespace {
+
+// Records units that end at `end`, or with the newest if those end later. Returns their end.
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline int64_t Record(InstantRing* ring, int64_t end, int64_t units) {
+  const int64_t recorded = ring->empty() ? end : std::max(end, ring->newest());
+  ring->PushBack(recorded, static_cast<size_t>(units));
+  return recorded;
+}
+
+// Records a hit that passes, after which `used` units are used. Those before `first` have ended.
+ABSL_ATTRIBUTE_ALWAYS_INLINE inline Decision Admit(const Limit& limit, InstantRing* ring,
+                                                   int64_t now_ns, int64_t cost, size_t first,
+                                                   int64_t used) {
+  ring->PopFront(first);
   const int64_t end = now_ns + limit.period_ns();
-  if (behind) MoveBack(limit, ring, now_ns);
+  const int64_t recorded = Record(ring, end, cost);
+  return {.allowed = true,
+          .late = recorded > end,
+          .limit = &limit,
+          .reset_after_ns = recorded - now_ns,
+          .used_units = used,
+          .known_more_ns = (*ring)[0] - now_ns};
+}
+
+__attribute__((noinline)) Decision StepLogBehind(const Limit& limit, InstantRing* ring,
+                                                 int64_t now_ns, int64_t cost) {
+  MoveBack(limit, ring, now_ns);
+  Decision d = StepLog(limit, ring, now_ns, cost);
+  d.behind = true;
+  return d;
+}
+
+// A hit that may be refused, or on a ring that has owed.
+__attribute__((noinline)) Decision StepLogAtLength(const Limit& limit, InstantRing* ring,
+                                                   int64_t now_ns, int64_t cost) {
   const size_t first = ring->FirstAfter(now_ns);
   Decision d = Judge(limit, *ring, now_ns, cost, first);
-  d.behind = behind;
   if (!d.allowed) return d;
-  ring->PopFront(first);
-  if (cost > limit.count()) {
-    d = StepLogCharge(limit, ring, now_ns, cost, limit.max_debt());
-    d.behind = behind;
-    d.charged = Decision::kUnset;
-    return d;
+  if (cost <= limit.count()) {
+    ring->SetDebtCode(0);
+    return Admit(limit, ring, now_ns, cost, first, d.used_units + cost);
   }
-  const int64_t recorded = ring->empty() ? end : std::max(end, ring->newest());
-  ring->PushBack(recorded, static_cast<size_t>(cost));
-  ring->SetDebtCode(0);
-  d.used_units += cost;
-  d.late = recorded > end;
-  d.reset_after_ns = recorded - now_ns;
-  d.known_more_ns = (*ring)[0] - now_ns;
+  d = StepLogCharge(limit, ring, now_ns, cost, limit.max_debt());
+  d.charged = Decision::kUnset;
   return d;
+}
+
+}  // namespace
+
+Decision StepLog(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost) {
+  if (IsBehind(limit, *ring, now_ns)) [[unlikely]]
+    return StepLogBehind(limit, ring, now_ns, cost);
+  const size_t first = ring->FirstAfter(now_ns);
+  const int64_t used = static_cast<int64_t>(ring->size() - first) + cost;
+  if (used > limit.count() || ring->debt_code() != 0) [[unlikely]]
+    return StepLogAtLength(limit, ring, now_ns, cost);
+  return Admit(limit, ring, now_ns, cost, first, used);
 }
 
 Decision StepLogCharge(const Limit& limit, InstantRing* ring, int64_t now_ns, int64_t cost,
@@ -157,11 +194,7 @@ Decision StepLogCharge(const Limit& limit, InstantRing* ring, int64_t now_ns, in
   const int64_t owed = OwedIn(limit, *ring, now_ns, 0);
   const int64_t units = std::clamp<int64_t>(room + most_debt - owed, 0, cost);
   const int64_t in_room = std::min(units, room);
-  if (in_room > 0) {
-    const int64_t end = now_ns + limit.period_ns();
-    ring->PushBack(ring->empty() ? end : std::max(end, ring->newest()),
-                   static_cast<size_t>(in_room));
-  }
+  if (in_room > 0) Record(ring, now_ns + limit.period_ns(), in_room);
   if (units > in_room) {
     const auto places = static_cast<int64_t>(ring->size());
     ring->Shift((units - in_room) / places, (units - in_room) % places, limit.period_ns());
@@ -257,8 +290,7 @@ bool ExtendLog(const Limit& limit, InstantRing* ring, int64_t admitted_ns, int64
                int64_t cost, bool late) {
   const size_t units = Remove(limit, ring, admitted_ns, now_ns, cost, late);
   if (units == 0) return false;
-  const int64_t end = now_ns + limit.period_ns();
-  ring->PushBack(ring->empty() ? end : std::max(end, ring->newest()), units);
+  Record(ring, now_ns + limit.period_ns(), static_cast<int64_t>(units));
   return true;
 }
 

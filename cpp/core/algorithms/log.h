@@ -38,8 +38,10 @@ class InstantRing {
     __builtin_prefetch(&data_[(head_ + size_) & (capacity_ - 1)], 1);
   }
 
-  // The first index whose instant is > `instant`; size() if there is none.
-  size_t FirstAfter(int64_t instant) const;
+  // The first index whose instant is > `instant`; size() if there is none. Most often it is 0.
+  size_t FirstAfter(int64_t instant) const {
+    return empty() || (*this)[0] > instant ? 0 : FirstAfterFront(instant);
+  }
 
   void PopFront(size_t n);
   void PopBack(size_t n) { size_ -= n; }
@@ -62,6 +64,8 @@ class InstantRing {
   void SetDebtCode(uint64_t code) { debt_code_ = static_cast<uint32_t>(code); }
 
  private:
+  // Requires that the front is not after `instant`.
+  size_t FirstAfterFront(int64_t instant) const;
   int64_t& at(size_t i) { return data_[(head_ + i) & (capacity_ - 1)]; }
   void Grow(size_t least);
 

@@ -169,26 +169,24 @@ __attribute__((noinline)) Decision StepBlocking(const Limit& limit, const CellSt
   return MakeDecision(limit, outcome);
 }
 
-// A bucket without an id.
-__attribute__((always_inline)) inline Decision StepPlain(const Limit& limit, const CellState& state,
-                                                         int64_t now_ns, int64_t cost,
-                                                         CellState* next) {
-  BucketOutcome outcome;
-  if (!StepBucket(limit, state.w0, state.w1, now_ns, cost, outcome)) [[unlikely]] {
-    outcome = StepAhead(limit, state.w0, state.w1, now_ns, cost);
-  }
+// A bucket without an id, in a state for which StepAhead() decides.
+__attribute__((noinline)) Decision StepPlainAhead(const Limit& limit, const CellState& state,
+                                                  int64_t now_ns, int64_t cost, CellState* next) {
+  const BucketOutcome outcome = StepAhead(limit, state.w0, state.w1, now_ns, cost);
   *next = state;
   if (outcome.allowed || outcome.behind) *next = {outcome.next_w0, outcome.next_w1};
   return MakeDecision(limit, outcome);
 }
 
-__attribute__((noinline)) Decision StepUnit(const Limit& limit, const CellState& state,
-                                            int64_t now_ns, CellState* next) {
-  return StepPlain(limit, state, now_ns, /*cost=*/1, next);
-}
-__attribute__((noinline)) Decision StepUnits(const Limit& limit, const CellState& state,
-                                             int64_t now_ns, int64_t cost, CellState* next) {
-  return StepPlain(limit, state, now_ns, cost, next);
+// A bucket without an id, in any state.
+__attribute__((always_inline)) inline Decision StepPlain(const Limit& limit, const CellState& state,
+                                                         int64_t now_ns, int64_t cost,
+                                                         CellState* next) {
+  BucketOutcome outcome;
+  if (!StepBucket(limit, state.w0, state.w1, now_ns, cost, outcome)) [[unlikely]]
+    return StepPlainAhead(limit, state, now_ns, cost, next);
+  *next = outcome.allowed ? CellState{outcome.next_w0, outcome.next_w1} : state;
+  return MakeDecision(limit, outcome);
 }
 
 // A debt takes as many more periods in the span as it is long.
@@ -310,21 +308,12 @@ BucketOutcome StepAhead(const Limit& limit, uint64_t w0, uint64_t w1, int64_t no
 
 namespace {
 
-__attribute__((noinline)) Decision StepInFixed(const Limit& limit, const CellState& state,
-                                               int64_t now_ns, int64_t cost, CellState* next) {
-  WindowOutcome out;
-  if (!StepInWindow(limit, state, now_ns, cost, out)) [[unlikely]]
-    return StepFixed(limit, state, now_ns, cost, next);
-  const uint64_t end = state.w0;
-  *next = {end, static_cast<uint64_t>(out.used_units)};
-  return {.allowed = out.allowed,
-          .limit = &limit,
-          .retry_after_ns = out.wait_ns,
-          .reset_after_ns = out.used_units > 0 ? static_cast<int64_t>(end) - now_ns : 0,
-          .used_units = out.used_units};
+// A cost beyond the capacity that may owe the rest.
+bool IsOversize(const Limit& limit, int64_t cost) {
+  return limit.spec().oversize_owes && limit.IsOversize(cost);
 }
 
-// A cost beyond the capacity that may owe the rest passes when nothing of the key is used.
+// It passes when nothing of the key is used.
 __attribute__((noinline)) Decision StepOversize(const Limit& limit, const CellState& state,
                                                 int64_t now_ns, int64_t cost, CellState* next) {
   Decision standing = Step(limit, state, now_ns, limit.beyond(), next);
@@ -338,25 +327,49 @@ __attribute__((noinline)) Decision StepOversize(const Limit& limit, const CellSt
   return decision;
 }
 
+__attribute__((noinline)) Decision StepOtherWindow(const Limit& limit, const CellState& state,
+                                                   int64_t now_ns, int64_t cost, CellState* next) {
+  if (IsOversize(limit, cost)) return StepOversize(limit, state, now_ns, cost, next);
+  return limit.algorithm() == Algorithm::kFixedWindow
+             ? StepFixed(limit, state, now_ns, cost, next)
+             : StepSliding(limit, state, now_ns, cost, next);
+}
+
+__attribute__((noinline)) Decision StepOtherBucket(const Limit& limit, const CellState& state,
+                                                   int64_t now_ns, int64_t cost, CellState* next) {
+  if (IsOversize(limit, cost)) return StepOversize(limit, state, now_ns, cost, next);
+  if (limit.keeps_count()) return StepWithId(limit, state, now_ns, cost, next);
+  if (limit.burst() == 0) return StepBlocking(limit, state, now_ns, next);
+  return StepPlain(limit, state, now_ns, cost, next);
+}
+
 }  // namespace
 
-// Each case is a function of its own, which saves only the registers that it uses itself.
+// The usual cases are inlined, and the calls of all others are their ends.
 Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
               CellState* next) {
-  if (cost != 1 && limit.spec().oversize_owes && limit.IsOversize(cost)) [[unlikely]]
-    return StepOversize(limit, state, now_ns, cost, next);
   switch (limit.algorithm()) {
-    case Algorithm::kFixedWindow:
-      return StepInFixed(limit, state, now_ns, cost, next);
+    case Algorithm::kFixedWindow: {
+      WindowOutcome out;
+      if (!StepInWindow(limit, state, now_ns, cost, out)) [[unlikely]]
+        return StepOtherWindow(limit, state, now_ns, cost, next);
+      const uint64_t end = state.w0;
+      *next = {end, static_cast<uint64_t>(out.used_units)};
+      return {.allowed = out.allowed,
+              .limit = &limit,
+              .retry_after_ns = out.wait_ns,
+              .reset_after_ns = out.used_units > 0 ? static_cast<int64_t>(end) - now_ns : 0,
+              .used_units = out.used_units};
+    }
     case Algorithm::kSlidingWindow:
+      if (cost > limit.count()) [[unlikely]]
+        return StepOtherWindow(limit, state, now_ns, cost, next);
       return StepSliding(limit, state, now_ns, cost, next);
     default:
       // Most hits cost one unit, whose interval need not be computed.
       if (cost == 1 && limit.most_plain_cost() > 0) [[likely]]
-        return StepUnit(limit, state, now_ns, next);
-      if (limit.keeps_count()) return StepWithId(limit, state, now_ns, cost, next);
-      if (limit.burst() == 0) return StepBlocking(limit, state, now_ns, next);
-      return StepUnits(limit, state, now_ns, cost, next);
+        return StepPlain(limit, state, now_ns, 1, next);
+      return StepOtherBucket(limit, state, now_ns, cost, next);
   }
 }
 

@@ -169,7 +169,7 @@ TIDEGATE_INLINE Answer Limiter::HitQuickly(S& store, std::string_view key, int64
   const BoundLimit& bound = *limits_.data();
   const int number = OwnThreadNumber();
   if (number <= 0 || !CellCalls::IsShort(bound.limit, cost)) [[unlikely]]
-    return static_cast<Answer>(HitAtLength(key, cost));
+    return static_cast<Answer>(HitAtLength(store, key, cost));
   // The key is hashed first: reading the time-stamp counter takes as long as all the rest, and the
   // processor begins no instruction meanwhile, but finishes those under way.
   const Fingerprint print = CellCalls::FingerprintOf(store, key, bound);
@@ -183,7 +183,7 @@ TIDEGATE_INLINE Answer Limiter::HitQuickly(S& store, std::string_view key, int64
   };
   BucketOutcome outcome;
   if (!CellCalls::HitQuickly(store, print, bound.limit, cost, clock, number, outcome)) [[unlikely]]
-    return static_cast<Answer>(HitAtLength(key, cost));
+    return static_cast<Answer>(HitAtLength(store, key, cost));
   Counts* const counts = counts_.Find(number);
   if (counts == nullptr) [[unlikely]] {
     Count(outcome.allowed ? 1 : 0, outcome.allowed ? 0 : 1);
@@ -226,6 +226,16 @@ bool Limiter::SettleQuickly(std::string_view key, int64_t actual, const Reservat
   return shm_ != nullptr && SettleQuickly(*shm_, key, actual, reservation, decision);
 }
 
+template <typename S>
+__attribute__((noinline)) Decision Limiter::HitAtLength(S& store, std::string_view key,
+                                                        int64_t cost) {
+  const Charge charge{key, limits_.data(), cost};
+  Decision decision =
+      store_.Confirmed([&](const Moment& moment) { return store.Hit(charge, moment); });
+  CountOne(decision.allowed);
+  return decision;
+}
+
 // Separate, like HitAtLength(), so that the fast path of a single unit in the memory store has the
 // registers to itself.
 template <typename Answer, bool is_one>
@@ -236,15 +246,10 @@ __attribute__((noinline)) Answer Limiter::HitElsewhere(std::string_view key, int
   if (Decision early; leased_ != nullptr && HitWithoutWaiting(key, cost, &early)) {
     return static_cast<Answer>(early);
   }
-  return static_cast<Answer>(HitAtLength(key, cost));
+  return static_cast<Answer>(HitPlan(key, cost));
 }
 
-__attribute__((noinline)) Decision Limiter::HitAtLength(std::string_view key, int64_t cost) {
-  if (IsSingle()) {
-    const Decision decision = store_.Hit({key, limits_.data(), cost});
-    CountOne(decision, decision.rule);
-    return decision;
-  }
+__attribute__((noinline)) Decision Limiter::HitPlan(std::string_view key, int64_t cost) {
   Outcomes outcomes;
   const Decision decision =
       store_.Call(Op::kHit, PlanFor(key, cost), nullptr, has_shadow_ ? &outcomes : nullptr);

@@ -29,18 +29,6 @@ bool IsReleased(const Limit& limit, size_t size) {
 
 }  // namespace
 
-template <typename Decide>
-Decision TimedStore::Confirmed(Decide decide) const {
-  Moment moment{NowNs()};
-  Decision decision = decide(moment);
-  if (decision.behind && sets_back_) [[unlikely]] {
-    moment = {NowNs(), /*confirmed=*/true};
-    decision = decide(moment);
-  }
-  if (!blocks_) decision.at_ns = moment.now_ns;
-  return decision;
-}
-
 void TimedStore::Complete(Op op, Decision* decision, Outcomes* outcomes) const {
   if (op == Op::kPeek) decision->SetChargedIn(ChargedIn::kNowhere);
   if (outcomes == nullptr) return;
@@ -48,12 +36,6 @@ void TimedStore::Complete(Op op, Decision* decision, Outcomes* outcomes) const {
     (*outcomes)[i].rule = static_cast<uint16_t>(i);
     if (!blocks_) (*outcomes)[i].at_ns = decision->at_ns;
   }
-}
-
-Decision TimedStore::Hit(const Charge& charge) const {
-  if (blocks_) [[unlikely]]
-    return HitAll({&charge, 1}, nullptr);
-  return Confirmed([&](const Moment& moment) { return store_->Hit(charge, moment); });
 }
 
 Decision TimedStore::Call(Op op, absl::Span<const Charge> plan, const Decision* hit,

@@ -315,19 +315,21 @@ struct CellCalls {
     Fingerprint keys[kMost];
     for (size_t start = 0; start < charges.size(); start += kMost) {
       const absl::Span<const Charge> part = charges.subspan(start, kMost);
-      bool plain = true;
-      for (size_t i = 0; i < part.size(); ++i) {
-        keys[i] = FingerprintOf(store, part[i].key, *part[i].limit);
-        plain =
-            plain && part[i].limit == part[0].limit && IsPlain(part[i].limit->limit, part[i].cost);
+      const BoundLimit& limit = *part[0].limit;
+      const absl::Span<const Fingerprint> hashed = absl::MakeConstSpan(keys, part.size());
+      switch (Hash(store, part, keys)) {
+        case Batch::kUnits:
+          HitBuckets(
+              store, limit, hashed, [](size_t) { return int64_t{1}; }, moment, verdicts + start);
+          break;
+        case Batch::kPlain:
+          HitBuckets(
+              store, limit, hashed, [&](size_t i) { return part[i].cost; }, moment,
+              verdicts + start);
+          break;
+        case Batch::kMixed:
+          store.Store::HitMany(part, moment, verdicts + start);
       }
-      if (!plain) {
-        store.Store::HitMany(part, moment, verdicts + start);
-        continue;
-      }
-      HitBuckets(
-          store, *part[0].limit, absl::MakeConstSpan(keys, part.size()),
-          [&](size_t i) { return part[i].cost; }, moment, verdicts + start);
     }
   }
 
@@ -354,10 +356,19 @@ struct CellCalls {
       const auto decide = [&](size_t i, auto update) {
         BucketOutcome outcome;
         const int64_t cost = cost_of(start + i);
+        const Table::Manner manner{one_word, cost == 1};
         const auto mark = [&] { return MarkOf(limit.limit, cost); };
-        update(Table::Manner{one_word, cost == 1}, mark,
-               Stepper(limit.limit, cost, moment, outcome));
-        verdicts[start + i] = VerdictOf(outcome.allowed, outcome.behind, moment);
+        bool is_ahead = false;
+        update(manner, mark, [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
+          is_ahead = !StepBucket(limit.limit, w0, w1, moment.now_ns, cost, outcome);
+          next_w0 = outcome.next_w0;
+          next_w1 = outcome.next_w1;
+          return !is_ahead && outcome.allowed;
+        });
+        verdicts[start + i] =
+            is_ahead ? HitAhead(store.TableOf(part[i]), {{}, &limit, cost}, part[i], moment, entry)
+            : outcome.allowed ? Verdict::kAllowed
+                              : Verdict::kRefused;
       };
       {
         [[maybe_unused]] const auto pass = store.Enter();
@@ -390,6 +401,24 @@ struct CellCalls {
       }
       if (entry.changed()) store.Entered(entry, moment.now_ns);
     }
+  }
+
+  // What charges have in common: plain ones of one limit, and one unit each.
+  enum class Batch { kMixed, kPlain, kUnits };
+  // Writes the fingerprints of `charges`. Separate, so that the loop has the registers to itself.
+  template <typename S>
+  __attribute__((noinline)) static Batch Hash(const S& store, absl::Span<const Charge> charges,
+                                              Fingerprint* keys) {
+    bool plain = true;
+    bool units = true;
+    for (size_t i = 0; i < charges.size(); ++i) {
+      const Charge& charge = charges[i];
+      keys[i] = FingerprintOf(store, charge.key, *charge.limit);
+      plain =
+          plain && charge.limit == charges[0].limit && IsPlain(charge.limit->limit, charge.cost);
+      units = units && charge.cost == 1;
+    }
+    return !plain ? Batch::kMixed : units ? Batch::kUnits : Batch::kPlain;
   }
 
   // Whether UpdateBucket() can make the call.
@@ -428,11 +457,6 @@ struct CellCalls {
     return out.next_w0 != 0;
   }
 
-  TIDEGATE_INLINE static Verdict VerdictOf(bool allowed, bool behind, const Moment& moment) {
-    if (behind && !moment.confirmed) return Verdict::kUnconfirmed;
-    return allowed ? Verdict::kAllowed : Verdict::kRefused;
-  }
-
   TIDEGATE_INLINE static void UpdateBucket(Table& table, const Charge& charge,
                                            const Fingerprint& key, const Moment& moment,
                                            Table::Entry& entry, BucketOutcome& out) {
@@ -441,6 +465,18 @@ struct CellCalls {
         key, moment.now_ns, {.one_word = limit.denominator() == 1, .is_one = charge.cost == 1},
         entry, [&] { return MarkOf(limit, charge.cost); },
         Stepper(limit, charge.cost, moment, out));
+  }
+
+  // For a key of HitBuckets() whose state needs StepAhead(): a call within that loop would cost
+  // each key more registers than there are.
+  __attribute__((noinline, cold)) static Verdict HitAhead(Table& table, const Charge& charge,
+                                                          const Fingerprint& key,
+                                                          const Moment& moment,
+                                                          Table::Entry& entry) {
+    BucketOutcome outcome;
+    UpdateBucket(table, charge, key, moment, entry, outcome);
+    if (outcome.behind && !moment.confirmed) return Verdict::kUnconfirmed;
+    return outcome.allowed ? Verdict::kAllowed : Verdict::kRefused;
   }
 };
 

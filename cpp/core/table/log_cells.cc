@@ -47,23 +47,36 @@ int64_t BesideIn(const Pair& pair, int64_t now_ns) { return pair.later > now_ns 
 
 }  // namespace
 
-Fingerprint LogCells::KeyOf(size_t cell) const {
+Fingerprint LogCells::BlockOf(size_t cell) const {
   const uint64_t block = cell / kNeighbours + 1;
   Fingerprint f{Mix(key_.lo ^ (block * 0x9e3779b97f4a7c15)),
                 Mix(key_.hi + block * 0xd1b54a32d192ed03)};
-  // Only bits that do not choose the group differ.
-  f.lo ^= static_cast<uint64_t>(cell % kNeighbours) << 40;
   if (f.hi < Hasher::kLeastHigh) f.hi = Hasher::kLeastHigh;
   return f;
+}
+
+Fingerprint LogCells::InBlock(Fingerprint block, size_t cell) {
+  // Only bits that do not choose the group differ.
+  block.lo ^= static_cast<uint64_t>(cell % kNeighbours) << 40;
+  return block;
+}
+
+template <typename Visit>
+void LogCells::ForEachKey(Visit visit) const {
+  Fingerprint block;
+  for (size_t i = 0; i < cells_; ++i) {
+    if (i % kNeighbours == 0) block = BlockOf(i);
+    visit(i, InBlock(block, i));
+  }
 }
 
 LogCells::View LogCells::Read(int64_t now_ns) const {
   absl::InlinedVector<int64_t, 128> ends;
   View view;
   view.free = cells_;
-  for (size_t i = 0; i < cells_; ++i) {
+  ForEachKey([&](size_t i, const Fingerprint& key) {
     Table::Slot slot;
-    const bool found = table_.Find(KeyOf(i), &slot);
+    const bool found = table_.Find(key, &slot);
     const Pair pair = found ? PairOf(slot.state.w0, slot.state.w1, HasOnePlace(i)) : Pair{0, 0};
     for (const int64_t end : {pair.later, pair.earlier}) {
       if (end > now_ns) ends.push_back(end);
@@ -79,7 +92,7 @@ LogCells::View LogCells::Read(int64_t now_ns) const {
       view.free = i;
       view.beside = BesideIn(pair, now_ns);
     }
-  }
+  });
   std::sort(ends.begin(), ends.end());
   for (const int64_t end : ends) view.ring.PushBack(end, 1);
   if (!ends.empty() && ends.back() - limit_.period_ns() > now_ns) [[unlikely]] {
@@ -245,8 +258,7 @@ bool LogCells::ChargeOwed(int64_t now_ns, int64_t cost, int64_t most_debt, Decis
 
 template <typename Change>
 void LogCells::ForEach(int64_t above, Change change) {
-  for (size_t i = 0; i < cells_; ++i) {
-    const Fingerprint key = KeyOf(i);
+  ForEachKey([&](size_t i, const Fingerprint& key) {
     Table::Slot slot;
     while (table_.Find(key, &slot)) {
       const Pair pair = PairOf(slot.state.w0, slot.state.w1, HasOnePlace(i));
@@ -254,7 +266,7 @@ void LogCells::ForEach(int64_t above, Change change) {
       const CellState next = StateOf({change(pair.later), change(pair.earlier)}, key);
       if (next == slot.state || Table::Replace(slot, next)) break;
     }
-  }
+  });
 }
 
 Decision LogCells::Peek(const Moment& moment, int64_t cost) const {
@@ -314,10 +326,10 @@ bool LogCells::Add(const View& view, size_t alive, int64_t end, int64_t cost, in
 }
 
 void LogCells::Remark(Mark mark, Mark lowered_from) {
-  for (size_t i = 0; i < cells_; ++i) {
+  ForEachKey([&](size_t, const Fingerprint& key) {
     Table::Slot slot;
-    if (table_.Find(KeyOf(i), &slot)) Table::Remark(slot.cell, KeyOf(i), mark, lowered_from);
-  }
+    if (table_.Find(key, &slot)) Table::Remark(slot.cell, key, mark, lowered_from);
+  });
 }
 
 bool LogCells::Take(const View& view, int64_t end, int64_t cost, int64_t now_ns, Mark mark,

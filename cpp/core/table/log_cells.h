@@ -61,7 +61,13 @@ class LogCells {
   void Reset();
 
  private:
-  Fingerprint KeyOf(size_t cell) const;
+  // The key of a cell: that of its block, in which the cells differ by few bits.
+  Fingerprint KeyOf(size_t cell) const { return InBlock(BlockOf(cell), cell); }
+  Fingerprint BlockOf(size_t cell) const;
+  static Fingerprint InBlock(Fingerprint block, size_t cell);
+  // Calls visit(cell, key) for all cells in order. Computes each block once.
+  template <typename Visit>
+  void ForEachKey(Visit visit) const;
   bool HasOnePlace(size_t cell) const { return limit_.count() % 2 == 1 && cell + 1 == cells_; }
   struct View {
     InstantRing ring;      // the ends after `now`, in order

@@ -31,6 +31,7 @@ struct Decision {
   // The units may be recorded up to kClockToleranceNs beside at_ns: by a clock that is a little
   // behind, on several servers, or since an extension of a lease.
   bool late : 1 = false;
+  uint8_t unused : 5 = 0;  // without it, the byte is read before the bits are set
   // See charged_in().
   ChargedIn elsewhere = ChargedIn::kStore;
   uint16_t rule = 0;  // index of the binding limit in its plan

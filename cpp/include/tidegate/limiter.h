@@ -159,15 +159,17 @@ class Limiter {
   bool IsSingle() const { return limits_.size() == 1 && !has_shadow_; }
   // Whether in addition the fast paths of the stores can step that limit.
   bool HasShortWay() const;
-  // Hit() and Allow() are one of these; an Answer is a Decision or a bool. The fast path charges
-  // one limit in a store of cells. If it cannot decide, all other ways lead to HitAtLength().
+  // Hit() and Allow() are one of these; an Answer is a Decision or a bool. The first two charge one
+  // limit in a store of cells: the fast path, and for what that cannot decide the other one.
   template <typename Answer, typename S>
   Answer HitQuickly(S& store, std::string_view key, int64_t cost);
-  Decision HitAtLength(std::string_view key, int64_t cost);
+  template <typename S>
+  Decision HitAtLength(S& store, std::string_view key, int64_t cost);
+  Decision HitPlan(std::string_view key, int64_t cost);
   template <typename S>
   bool SettleQuickly(S& store, std::string_view key, int64_t actual, const Reservation& reservation,
                      Decision* decision);
-  // The fast path for what is not a single unit in the memory store, else HitAtLength().
+  // What is not a single unit in the memory store.
   template <typename Answer, bool is_one>
   Answer HitElsewhere(std::string_view key, int64_t cost);
   void HitBatch(absl::Span<const Fingerprint> keys, const Moment& moment, Verdict* verdicts);

@@ -104,15 +104,17 @@ struct BucketOutcome {
 // is not complete then.
 bool StepBucket(const Limit& limit, uint64_t w0, uint64_t w1, int64_t now_ns, int64_t cost,
                 BucketOutcome& out);
-BucketOutcome StepAhead(const Limit& limit, uint64_t w0, uint64_t w1, int64_t now_ns, int64_t cost);
+__attribute__((cold)) BucketOutcome StepAhead(const Limit& limit, uint64_t w0, uint64_t w1,
+                                              int64_t now_ns, int64_t cost);
 Decision MakeDecision(const Limit& limit, const BucketOutcome& outcome, int64_t at_ns = 0);
 
 // Whole units that a bucket has left: floor((burst*T - used) / T).
 int64_t RemainingOfBucket(const Limit& limit, int64_t used_ns, int64_t used_fraction);
 int64_t RemainingInParts(const Limit& limit, int64_t used_ns, int64_t used_fraction);
 
-// The step of a fixed window, inline, for the usual state: one of the window that contains `now`,
-// whose units are within the count. Returns false for any other state, which needs Step().
+// The step of a fixed window, inline, for the usual case: the state is of the window that contains
+// `now`, and its units and the cost are within the count. Returns false for all else, which needs
+// Step().
 struct WindowOutcome {
   bool allowed = false;
   int64_t wait_ns = 0;
@@ -146,11 +148,12 @@ __attribute__((always_inline)) inline bool StepBucket(const Limit& limit, uint64
     used_ns = static_cast<int64_t>(w0 - now);
     used_fraction = static_cast<int64_t>(w1);
     const int64_t ahead = used_ns - limit.depth_ns();
-    // A key that owes has the highest bit of w1.
-    if (ahead > kClockToleranceNs ||
-        (ahead == kClockToleranceNs && used_fraction > limit.depth_fraction()) || used_fraction < 0)
-        [[unlikely]] {
-      return false;
+    // A key that owes has the highest bit of w1. One branch for that and for a state too far ahead.
+    if (((kClockToleranceNs - 1 - ahead) | used_fraction) < 0) [[unlikely]] {
+      if (ahead > kClockToleranceNs || used_fraction < 0 ||
+          (ahead == kClockToleranceNs && used_fraction > limit.depth_fraction())) {
+        return false;
+      }
     }
   }
   out.allowed = false;
@@ -206,15 +209,19 @@ __attribute__((always_inline)) inline bool StepInWindow(const Limit& limit, cons
                                                         WindowOutcome& out) {
   const auto end_ns = static_cast<int64_t>(state.w0);
   const int64_t left_ns = end_ns - now_ns;
-  if (left_ns <= 0 || left_ns > limit.period_ns() || limit.calendar() != Calendar::kNone) {
+  // Also if nothing is left, which is the largest number less 1.
+  if (static_cast<uint64_t>(left_ns) - 1 >= static_cast<uint64_t>(limit.period_ns()) ||
+      limit.calendar() != Calendar::kNone) [[unlikely]] {
     return false;
   }
   const auto used = static_cast<int64_t>(state.w1);
-  out.allowed = cost <= limit.count() - used;
-  if (!out.allowed && used > limit.count()) [[unlikely]]
+  const int64_t room = limit.count() - used;
+  out.allowed = cost <= room;
+  // One branch for both.
+  if (!out.allowed && (room | (limit.count() - cost)) < 0) [[unlikely]]
     return false;
   out.used_units = out.allowed ? used + cost : used;
-  out.wait_ns = out.allowed ? 0 : cost > limit.count() ? Decision::kNever : left_ns;
+  out.wait_ns = out.allowed ? 0 : left_ns;
   return true;
 }
 

@@ -58,8 +58,9 @@ class TimedStore {
   // What does not decide returns an empty decision.
   Decision Call(Op op, absl::Span<const Charge> plan, const Decision* hit = nullptr,
                 Outcomes* outcomes = nullptr) const;
-  // Call(kHit) for one charge whose limit is enforced.
-  Decision Hit(const Charge& charge) const;
+  // Returns decide(moment); if its state lies too far ahead, that of a confirmed moment.
+  template <typename Decide>
+  Decision Confirmed(Decide decide) const;
   // Call(kHit) for a store that blocks, if it need not wait: true, and `decision`, which may be
   // uninitialised memory, is the answer.
   bool HitWithoutWaiting(absl::Span<const Charge> plan, Decision* decision,
@@ -90,9 +91,6 @@ class TimedStore {
   Moment MomentAfter(const Decision* hit) const;
   using Charges = absl::InlinedVector<Charge, 4>;
 
-  // Calls `decide` at a moment, and again at a confirmed one if that is needed.
-  template <typename Decide>
-  Decision Confirmed(Decide decide) const;
   Decision HitAll(absl::Span<const Charge> plan, Outcomes* outcomes) const;
   Decision PeekAll(absl::Span<const Charge> plan, Outcomes* outcomes) const;
   // Completes a decision of the store and its outcomes.
@@ -116,6 +114,19 @@ class TimedStore {
   // server's clock, within a period.
   const bool sets_back_;
 };
+
+template <typename Decide>
+Decision TimedStore::Confirmed(Decide decide) const {
+  Moment moment{NowNs()};
+  Decision decision = decide(moment);
+  if (decision.behind && sets_back_) [[unlikely]] {
+    moment = {NowNs(), /*confirmed=*/true};
+    decision = decide(moment);
+  }
+  if (!blocks_) [[likely]]
+    decision.at_ns = moment.now_ns;
+  return decision;
+}
 
 template <typename Finish, typename Done>
 std::optional<Decision> TimedStore::Submit(Op op, absl::Span<const Charge> plan,
