@@ -46,13 +46,13 @@ help:  ## list the targets
 demo:  ## show a FastAPI service that refuses the right requests
 	@PYTHON=$(PYTHON) VENV=$(VENV) scripts/demo.sh
 
-# Downloads run beside the compiler, and linters beside tests that wait. Pytest runs last, so that its
-# failures are at the end of the output.
+# Downloads run beside the compiler, and linters and the project that uses the library beside tests that wait.
+# Pytest runs last, so that its failures are at the end of the output.
 test:  ## all tests, C++ and Python, except lint-cpp, asan, tsan and asan-python
-	+@$(MAKE) --no-print-directory deps-test
+	+@$(MAKE) --no-print-directory --jobs=2 deps-test $(VENV)/.build
 	+@$(MAKE) --no-print-directory --jobs=2 --output-sync $(VENV)/.test build-cpp
-	+@$(MAKE) --no-print-directory test-cpp
-	+@$(MAKE) --no-print-directory test-python beside=lint-python
+	+@$(MAKE) --no-print-directory test-units
+	+@$(MAKE) --no-print-directory test-python beside='lint-python test-consumer'
 
 # ------------------------------------------------------------------- environment
 
@@ -113,8 +113,13 @@ is_from = $(python) -c 'import sys, tidegate._core as core; \
 build-cpp: $(VENV)/.tested
 	cmake --build build/test --target tidegate_tests
 
-test-cpp: build-cpp  ## the C++ tests, and a project that uses the installed library
-	ctest --test-dir build/test --no-tests=error --timeout 300 --quiet || \
+test-cpp: test-units test-consumer  ## the C++ tests, and a project that uses the installed library
+
+.PHONY: test-units test-consumer
+test-units: which := --exclude-regex
+test-consumer: which := --tests-regex
+test-units test-consumer: build-cpp
+	ctest --test-dir build/test $(which) '^consumer$$' --no-tests=error --timeout 300 --quiet || \
 	  { cd build/test/Testing/Temporary; cat LastTestsFailed.log; echo "see $$PWD/LastTest.log"; exit 1; }
 
 # Some tests wait rather than compute, so there are two processes for each core; each collects all tests for
