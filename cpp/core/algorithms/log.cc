@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "absl/base/attributes.h"
 #include "tidegate/step.h"
 
 namespace tidegate {
@@ -11,8 +10,8 @@ namespace {
 
 // The decision on a ring of which `alive` units count at `now_ns`; the ring is
 // not touched. Inline, since a decision that is returned is stored first, and read again at once.
-ABSL_ATTRIBUTE_ALWAYS_INLINE inline Decision Judge(const Limit& limit, const InstantRing& ring,
-                                                   int64_t now_ns, int64_t cost, size_t first) {
+__attribute__((always_inline)) inline Decision Judge(const Limit& limit, const InstantRing& ring,
+                                                     int64_t now_ns, int64_t cost, size_t first) {
   Decision d;
   d.limit = &limit;
   const auto alive = static_cast<int64_t>(ring.size() - first);
@@ -128,16 +127,17 @@ void InstantRing::Grow(size_t least) {
 namespace {
 
 // Records units that end at `end`, or with the newest if those end later. Returns their end.
-ABSL_ATTRIBUTE_ALWAYS_INLINE inline int64_t Record(InstantRing* ring, int64_t end, int64_t units) {
+__attribute__((always_inline)) inline int64_t Record(InstantRing* ring, int64_t end,
+                                                     int64_t units) {
   const int64_t recorded = ring->empty() ? end : std::max(end, ring->newest());
   ring->PushBack(recorded, static_cast<size_t>(units));
   return recorded;
 }
 
 // Records a hit that passes, after which `used` units are used. Those before `first` have ended.
-ABSL_ATTRIBUTE_ALWAYS_INLINE inline Decision Admit(const Limit& limit, InstantRing* ring,
-                                                   int64_t now_ns, int64_t cost, size_t first,
-                                                   int64_t used) {
+__attribute__((always_inline)) inline Decision Admit(const Limit& limit, InstantRing* ring,
+                                                     int64_t now_ns, int64_t cost, size_t first,
+                                                     int64_t used) {
   ring->PopFront(first);
   const int64_t end = now_ns + limit.period_ns();
   const int64_t recorded = Record(ring, end, cost);

@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "absl/base/attributes.h"
 #include "algorithms/debt.h"
 #include "tidegate/decision.h"
 #include "tidegate/limit.h"
@@ -83,8 +82,8 @@ inline int64_t LatestEnd(const Limit& limit, const InstantRing& ring, int64_t no
   return ring.debt_code() == 0 ? end : end + DebtOfCode(ring.debt_code());
 }
 // Whether the ring lies further ahead than the clock allows.
-ABSL_ATTRIBUTE_ALWAYS_INLINE inline bool IsBehind(const Limit& limit, const InstantRing& ring,
-                                                  int64_t now_ns) {
+__attribute__((always_inline)) inline bool IsBehind(const Limit& limit, const InstantRing& ring,
+                                                    int64_t now_ns) {
   return !ring.empty() && ring.newest() - now_ns - limit.period_ns() > kClockToleranceNs &&
          ring.newest() - LatestEnd(limit, ring, now_ns) > kClockToleranceNs;
 }

@@ -5,7 +5,6 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "absl/base/attributes.h"
 #include "tidegate/fingerprint.h"
 
 namespace tidegate {
@@ -15,8 +14,8 @@ struct InlineHash {
   static Fingerprint Of(const Hasher& hasher, std::string_view key, const Fingerprint& tag);
 };
 
-ABSL_ATTRIBUTE_ALWAYS_INLINE inline Fingerprint InlineHash::Of(const Hasher& hasher,
-                                                               std::string_view key) {
+__attribute__((always_inline)) inline Fingerprint InlineHash::Of(const Hasher& hasher,
+                                                                 std::string_view key) {
   // Hashes short keys as XXH3_128bits_withSecret() does, which GCC would not inline;
   // tests/cpp/fingerprint_test.cc checks that the two agree.
   const XXH128_hash_t h =
@@ -27,9 +26,9 @@ ABSL_ATTRIBUTE_ALWAYS_INLINE inline Fingerprint InlineHash::Of(const Hasher& has
   return {h.low64, h.high64};
 }
 
-ABSL_ATTRIBUTE_ALWAYS_INLINE inline Fingerprint InlineHash::Of(const Hasher& hasher,
-                                                               std::string_view key,
-                                                               const Fingerprint& tag) {
+__attribute__((always_inline)) inline Fingerprint InlineHash::Of(const Hasher& hasher,
+                                                                 std::string_view key,
+                                                                 const Fingerprint& tag) {
   Fingerprint f = Of(hasher, key);
   f.lo ^= tag.lo;
   f.hi ^= tag.hi;
