@@ -97,6 +97,7 @@ class ContendedStore final : public Store {
     return d;
   }
   Decision Peek(const Charge& charge, const Moment&) override {
+    ++peeks;
     Decision d;
     d.limit = &charge.limit->limit;
     d.allowed = true;
@@ -108,7 +109,17 @@ class ContendedStore final : public Store {
   StoreStats stats() const override { return {}; }
 
   int hits = 0;
+  int peeks = 0;
 };
+
+TEST(LimiterTest, AHitOfOneLimitIsOneCallOfAnyStore) {
+  const auto store = std::make_shared<ContendedStore>();
+  const auto limiter = *Limiter::Create({MakeLimit(10, kHour)}, store);
+  EXPECT_FALSE(limiter->Hit("key").allowed);
+  EXPECT_FALSE(limiter->Allow("key", 2));
+  EXPECT_EQ(store->hits, 2);
+  EXPECT_EQ(store->peeks, 0);
+}
 
 TEST(LimiterTest, AChargeThatNeverSucceedsIsGivenUp) {
   const auto store = std::make_shared<ContendedStore>();

@@ -250,6 +250,7 @@ __attribute__((noinline)) Answer Limiter::HitElsewhere(std::string_view key, int
 }
 
 __attribute__((noinline)) Decision Limiter::HitPlan(std::string_view key, int64_t cost) {
+  if (IsSingle() && !blocks()) return HitAtLength(store(), key, cost);
   Outcomes outcomes;
   const Decision decision =
       store_.Call(Op::kHit, PlanFor(key, cost), nullptr, has_shadow_ ? &outcomes : nullptr);

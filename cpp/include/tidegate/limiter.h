@@ -159,8 +159,9 @@ class Limiter {
   bool IsSingle() const { return limits_.size() == 1 && !has_shadow_; }
   // Whether in addition the fast paths of the stores can step that limit.
   bool HasShortWay() const;
-  // Hit() and Allow() are one of these; an Answer is a Decision or a bool. The first two charge one
-  // limit in a store of cells: the fast path, and for what that cannot decide the other one.
+  // Hit() and Allow() are one of these; an Answer is a Decision or a bool. The fast path charges
+  // one limit in a store of cells. For what it cannot decide, and other stores that do not block,
+  // the second one charges one limit, and the third one does all else.
   template <typename Answer, typename S>
   Answer HitQuickly(S& store, std::string_view key, int64_t cost);
   template <typename S>
