@@ -185,7 +185,12 @@ __attribute__((always_inline)) inline Decision StepPlain(const Limit& limit, con
   BucketOutcome outcome;
   if (!StepBucket(limit, state.w0, state.w1, now_ns, cost, outcome)) [[unlikely]]
     return StepPlainAhead(limit, state, now_ns, cost, next);
-  *next = outcome.allowed ? CellState{outcome.next_w0, outcome.next_w1} : state;
+  // Twice, so that less of the decision is a variable.
+  if (!outcome.allowed) {
+    *next = state;
+    return MakeDecision(limit, outcome);
+  }
+  *next = {outcome.next_w0, outcome.next_w1};
   return MakeDecision(limit, outcome);
 }
 
@@ -355,10 +360,11 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
         return StepOtherWindow(limit, state, now_ns, cost, next);
       const uint64_t end = state.w0;
       *next = {end, static_cast<uint64_t>(out.used_units)};
+      // Some units are used: those of this call, or those for which it is refused.
       return {.allowed = out.allowed,
               .limit = &limit,
               .retry_after_ns = out.wait_ns,
-              .reset_after_ns = out.used_units > 0 ? static_cast<int64_t>(end) - now_ns : 0,
+              .reset_after_ns = static_cast<int64_t>(end) - now_ns,
               .used_units = out.used_units};
     }
     case Algorithm::kSlidingWindow:
