@@ -113,13 +113,13 @@ is_from = $(python) -c 'import sys, tidegate._core as core; \
 build-cpp: $(VENV)/.tested
 	cmake --build build/test --target tidegate_tests
 
-test-cpp: test-units test-consumer  ## the C++ tests, and a project that uses the installed library
+test-cpp:  ## the C++ tests, and a project that uses the installed library
 
 .PHONY: test-units test-consumer
-test-units: which := --exclude-regex
-test-consumer: which := --tests-regex
-test-units test-consumer: build-cpp
-	ctest --test-dir build/test $(which) '^consumer$$' --no-tests=error --timeout 300 --quiet || \
+test-units: which := --exclude-regex '^consumer$$'
+test-consumer: which := --tests-regex '^consumer$$'
+test-cpp test-units test-consumer: build-cpp
+	ctest --test-dir build/test $(which) --no-tests=error --timeout 300 --quiet || \
 	  { cd build/test/Testing/Temporary; cat LastTestsFailed.log; echo "see $$PWD/LastTest.log"; exit 1; }
 
 # Some tests wait rather than compute, so there are two processes for each core; each collects all tests for

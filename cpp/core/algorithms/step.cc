@@ -313,12 +313,7 @@ BucketOutcome StepAhead(const Limit& limit, uint64_t w0, uint64_t w1, int64_t no
 
 namespace {
 
-// A cost beyond the capacity that may owe the rest.
-bool IsOversize(const Limit& limit, int64_t cost) {
-  return limit.spec().oversize_owes && limit.IsOversize(cost);
-}
-
-// It passes when nothing of the key is used.
+// A cost beyond the capacity that may owe the rest passes when nothing of the key is used.
 __attribute__((noinline)) Decision StepOversize(const Limit& limit, const CellState& state,
                                                 int64_t now_ns, int64_t cost, CellState* next) {
   Decision standing = Step(limit, state, now_ns, limit.beyond(), next);
@@ -334,7 +329,7 @@ __attribute__((noinline)) Decision StepOversize(const Limit& limit, const CellSt
 
 __attribute__((noinline)) Decision StepOtherWindow(const Limit& limit, const CellState& state,
                                                    int64_t now_ns, int64_t cost, CellState* next) {
-  if (IsOversize(limit, cost)) return StepOversize(limit, state, now_ns, cost, next);
+  if (limit.IsOversize(cost)) return StepOversize(limit, state, now_ns, cost, next);
   return limit.algorithm() == Algorithm::kFixedWindow
              ? StepFixed(limit, state, now_ns, cost, next)
              : StepSliding(limit, state, now_ns, cost, next);
@@ -342,7 +337,7 @@ __attribute__((noinline)) Decision StepOtherWindow(const Limit& limit, const Cel
 
 __attribute__((noinline)) Decision StepOtherBucket(const Limit& limit, const CellState& state,
                                                    int64_t now_ns, int64_t cost, CellState* next) {
-  if (IsOversize(limit, cost)) return StepOversize(limit, state, now_ns, cost, next);
+  if (limit.IsOversize(cost)) return StepOversize(limit, state, now_ns, cost, next);
   if (limit.keeps_count()) return StepWithId(limit, state, now_ns, cost, next);
   if (limit.burst() == 0) return StepBlocking(limit, state, now_ns, next);
   return StepPlain(limit, state, now_ns, cost, next);
@@ -350,7 +345,7 @@ __attribute__((noinline)) Decision StepOtherBucket(const Limit& limit, const Cel
 
 }  // namespace
 
-// The usual cases are inlined, and the calls of all others are their ends.
+// The usual cases are inlined, all others are calls.
 Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
               CellState* next) {
   switch (limit.algorithm()) {

@@ -29,20 +29,6 @@ struct CellCalls {
   // As if a thousand charges had touched the cell (mark.h).
   static constexpr int kRecordRank = 20;
 
-  // The step of a bucket for Table::Update(). It comes first, since its type is known only from its
-  // body.
-  TIDEGATE_INLINE static auto Stepper(const Limit& limit, int64_t cost, const Moment& moment,
-                                      BucketOutcome& out) {
-    return [&limit, cost, &moment, &out ](uint64_t w0, uint64_t w1, uint64_t & next_w0,
-                                          uint64_t & next_w1) __attribute__((always_inline)) {
-      if (!StepBucket(limit, w0, w1, moment.now_ns, cost, out)) [[unlikely]]
-        out = StepAhead(limit, w0, w1, moment.now_ns, cost);
-      next_w0 = out.next_w0;
-      next_w1 = out.next_w1;
-      return out.behind ? moment.confirmed : out.allowed;
-    };
-  }
-
  public:
   // The fast path, which nearly all calls take: one straight line without a call, so that all
   // values stay in registers. In any unusual case it gives up without a charge, and Hit() decides.
@@ -464,7 +450,13 @@ struct CellCalls {
     table.Update(
         key, moment.now_ns, {.one_word = limit.denominator() == 1, .is_one = charge.cost == 1},
         entry, [&] { return MarkOf(limit, charge.cost); },
-        Stepper(limit, charge.cost, moment, out));
+        [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
+          if (!StepBucket(limit, w0, w1, moment.now_ns, charge.cost, out)) [[unlikely]]
+            out = StepAhead(limit, w0, w1, moment.now_ns, charge.cost);
+          next_w0 = out.next_w0;
+          next_w1 = out.next_w1;
+          return out.behind ? moment.confirmed : out.allowed;
+        });
   }
 
   // For a key of HitBuckets() whose state needs StepAhead(): a call within that loop would cost
