@@ -132,31 +132,31 @@ __attribute__((noinline)) Decision StepKept(const Limit& limit, const CellState&
   return d;
 }
 
-// What a state of `limit` itself has in w1 above the fraction.
+// What a state of `limit` itself has in w1 above the fraction: nothing without an id.
 uint64_t BitsAboveFraction(const Limit& limit) {
+  if (!limit.keeps_count()) return 0;
   return (static_cast<uint64_t>(limit.count()) << kCountBits) +
          static_cast<uint64_t>(limit.span_parts());
 }
 
 // Whether the numbers of `limit` itself wrote the state, or nothing of the state is used. Such a
-// state is that of a bucket without an id, except for BitsAboveFraction() in w1.
-bool IsOwn(const Limit& limit, const CellState& state, int64_t now_ns) {
-  return state.w0 < static_cast<uint64_t>(now_ns) || state.w0 == 0 ||
-         state.w1 - BitsAboveFraction(limit) < static_cast<uint64_t>(limit.denominator());
+// state is that of a bucket without an id, except for `above`, BitsAboveFraction(), in w1.
+bool IsOwn(const Limit& limit, const CellState& state, uint64_t above, int64_t now_ns) {
+  return !limit.keeps_count() || state.w0 < static_cast<uint64_t>(now_ns) || state.w0 == 0 ||
+         state.w1 - above < static_cast<uint64_t>(limit.denominator());
 }
 
 __attribute__((noinline)) Decision StepWithId(const Limit& limit, const CellState& state,
                                               int64_t now_ns, int64_t cost, CellState* next) {
   BucketOutcome outcome;
-  if (limit.burst() > 0 && IsOwn(limit, state, now_ns)) [[likely]] {
-    const uint64_t above = BitsAboveFraction(limit);
-    if (StepBucket(limit, state.w0, state.w1 - above, now_ns, cost, outcome)) [[likely]] {
-      *next = state;
-      if (outcome.allowed) *next = {outcome.next_w0, above + outcome.next_w1};
-      return MakeDecision(limit, outcome);
-    }
+  const uint64_t above = BitsAboveFraction(limit);
+  if (limit.burst() == 0 || !IsOwn(limit, state, above, now_ns) ||
+      !StepBucket(limit, state.w0, state.w1 - above, now_ns, cost, outcome)) [[unlikely]] {
+    return StepKept(limit, state, now_ns, cost, next);
   }
-  return StepKept(limit, state, now_ns, cost, next);
+  *next = state;
+  if (outcome.allowed) *next = {outcome.next_w0, above + outcome.next_w1};
+  return MakeDecision(limit, outcome);
 }
 
 // A bucket whose burst is 0 refuses every cost, and keeps what another number of its id has
@@ -370,6 +370,8 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
       // Most hits cost one unit, whose interval need not be computed.
       if (cost == 1 && limit.most_plain_cost() > 0) [[likely]]
         return StepPlain(limit, state, now_ns, 1, next);
+      if (limit.keeps_count() && cost <= limit.burst()) [[likely]]
+        return StepWithId(limit, state, now_ns, cost, next);
       return StepOtherBucket(limit, state, now_ns, cost, next);
   }
 }
@@ -451,7 +453,31 @@ int64_t Refundable(const Limit& limit, const CellState& state, int64_t now_ns) {
   return Narrow(std::min((used + unit - 1) / unit, Wide(most)));
 }
 
+namespace {
+
+// A bucket in a state for which StepBucket() decides: what stands is what the state says.
+bool PeekBucket(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost,
+                BucketOutcome& out) {
+  const uint64_t above = BitsAboveFraction(limit);
+  if (!IsOwn(limit, state, above, now_ns) ||
+      !StepBucket(limit, state.w0, state.w1 - above, now_ns, cost, out)) [[unlikely]] {
+    return false;
+  }
+  if (!out.allowed) return true;
+  const bool is_used = state.w0 >= static_cast<uint64_t>(std::max<int64_t>(now_ns, 1));
+  out.used_ns = is_used ? static_cast<int64_t>(state.w0) - now_ns : 0;
+  out.used_fraction = is_used ? static_cast<int64_t>(state.w1 - above) : 0;
+  return true;
+}
+
+}  // namespace
+
 Decision Peek(const Limit& limit, const CellState& state, int64_t now_ns, int64_t cost) {
+  BucketOutcome out;
+  if (IsBucket(limit.algorithm()) && cost <= limit.burst() &&
+      PeekBucket(limit, state, now_ns, cost, out)) {
+    return MakeDecision(limit, out);
+  }
   CellState ignored;
   Decision verdict = Step(limit, state, now_ns, cost, &ignored);
   if (!verdict.allowed) return verdict;
