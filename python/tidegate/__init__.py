@@ -26,9 +26,7 @@ from tidegate.limiter.errors import (
 )
 from tidegate.limiter.limit import Limit, parse, parse_many
 from tidegate.limiter.limiter import Limiter
-from tidegate.limiter.replay import replay
 from tidegate.limiter.reservation import Reservation
-from tidegate.limiter.waiting.slot import Slot
 
 # Names that only type checkers need are not imported, so that `import tidegate` takes milliseconds.
 # Without the annotation, jedi does not read the block, and a notebook shows no arguments of these.
@@ -37,9 +35,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tidegate.limiter.plan import Plan
+    from tidegate.limiter.replay import replay
     from tidegate.limiter.rule_limiter import RuleLimiter
     from tidegate.limiter.stats import Stats
     from tidegate.limiter.usage_cost import UsageCost, usage_in
+    from tidegate.limiter.waiting.slot import Slot
     from tidegate.rules.rule_set import RuleSet
     from tidegate.web.configuration import configure
     from tidegate.web.frameworks.decorator import rate_limit
@@ -120,39 +120,25 @@ if not TYPE_CHECKING:
         "decorators": "from tidegate import rate_limit",
         "middleware": "from tidegate.asgi import RateLimitMiddleware",
     }
+    # Few programs need all of these, and they take longer to import than everything else.
+    _LATER = {
+        "Plan": "tidegate.limiter.plan",
+        "RuleLimiter": "tidegate.limiter.rule_limiter",
+        "RuleSet": "tidegate.rules",
+        "Slot": "tidegate.limiter.waiting.slot",
+        "Stats": "tidegate.limiter.stats",
+        "UsageCost": "tidegate.limiter.usage_cost",
+        "configure": "tidegate.web.configuration",
+        "rate_limit": "tidegate.web.frameworks.decorator",
+        "replay": "tidegate.limiter.replay",
+        "usage_in": "tidegate.limiter.usage_cost",
+    }
     # Modules that newcomers look for; each raises an error that says what to import.
     __path__.append(f"{__file__.rpartition('/')[0]}/_elsewhere")
 
     def __getattr__(name: str) -> Any:
-        # Few programs need these, and they take longer to import than everything else.
-        if name == "rate_limit":
-            from tidegate.web.frameworks.decorator import rate_limit
-
-            return rate_limit
-        if name == "configure":
-            from tidegate.web.configuration import configure
-
-            return configure
-        if name == "Plan":
-            from tidegate.limiter.plan import Plan
-
-            return Plan
-        if name == "RuleLimiter":
-            from tidegate.limiter.rule_limiter import RuleLimiter
-
-            return RuleLimiter
-        if name == "RuleSet":
-            from tidegate.rules import RuleSet
-
-            return RuleSet
-        if name in ("UsageCost", "usage_in"):
-            from tidegate.limiter import usage_cost
-
-            return getattr(usage_cost, name)
-        if name == "Stats":
-            from tidegate.limiter.stats import Stats
-
-            return Stats
+        if name in _LATER:
+            return getattr(__import__(_LATER[name], fromlist=[name]), name)
         from tidegate.limiter.errors import missing
 
         raise missing(__name__, name, _ELSEWHERE)

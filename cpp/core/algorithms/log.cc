@@ -8,7 +8,12 @@
 namespace tidegate {
 namespace {
 
-// The decision on a ring of which `alive` units count at `now_ns`; the ring is
+bool Passes(const Limit& limit, int64_t alive, int64_t cost) {
+  if (cost > limit.count()) return limit.IsOversize(cost) && alive == 0;
+  return alive + cost <= limit.count();
+}
+
+// The decision on a ring of which the units from `first` on count at `now_ns`; the ring is
 // not touched. Inline, since a decision that is returned is stored first, and read again at once.
 __attribute__((always_inline)) inline Decision Judge(const Limit& limit, const InstantRing& ring,
                                                      int64_t now_ns, int64_t cost, size_t first) {
@@ -20,14 +25,13 @@ __attribute__((always_inline)) inline Decision Judge(const Limit& limit, const I
     d.used_units += OwedIn(limit, ring, now_ns, first);
   d.reset_after_ns = alive > 0 ? ring.newest() - now_ns : 0;
   d.known_more_ns = alive > 0 ? ring[first] - now_ns : 0;
+  d.allowed = Passes(limit, alive, cost);
+  if (d.allowed) return d;
   if (cost > limit.count()) {
-    d.allowed = limit.IsOversize(cost) && alive == 0;
-    d.retry_after_ns = d.allowed ? 0 : limit.IsOversize(cost) ? d.reset_after_ns : Decision::kNever;
-  } else if (alive + cost > limit.count()) {
+    d.retry_after_ns = limit.IsOversize(cost) ? d.reset_after_ns : Decision::kNever;
+  } else {
     const auto freeing = static_cast<size_t>(alive + cost - limit.count()) - 1;
     d.retry_after_ns = ring[first + freeing] - now_ns;
-  } else {
-    d.allowed = true;
   }
   return d;
 }
@@ -161,13 +165,14 @@ __attribute__((noinline)) Decision StepLogBehind(const Limit& limit, InstantRing
 __attribute__((noinline)) Decision StepLogAtLength(const Limit& limit, InstantRing* ring,
                                                    int64_t now_ns, int64_t cost) {
   const size_t first = ring->FirstAfter(now_ns);
-  Decision d = Judge(limit, *ring, now_ns, cost, first);
-  if (!d.allowed) return d;
+  const auto alive = static_cast<int64_t>(ring->size() - first);
+  if (!Passes(limit, alive, cost)) return Judge(limit, *ring, now_ns, cost, first);
   if (cost <= limit.count()) {
+    const int64_t used = alive + OwedIn(limit, *ring, now_ns, first) + cost;
     ring->SetDebtCode(0);
-    return Admit(limit, ring, now_ns, cost, first, d.used_units + cost);
+    return Admit(limit, ring, now_ns, cost, first, used);
   }
-  d = StepLogCharge(limit, ring, now_ns, cost, limit.max_debt());
+  Decision d = StepLogCharge(limit, ring, now_ns, cost, limit.max_debt());
   d.charged = Decision::kUnset;
   return d;
 }

@@ -72,10 +72,15 @@ Window CalendarWindow(const Limit& limit, int64_t now_ns) {
   return CalendarWindowOf(limit, CalendarNumber(limit, now_ns));
 }
 
-Window WindowAt(const Limit& limit, int64_t now_ns) {
-  if (limit.calendar() != Calendar::kNone) return CalendarWindow(limit, now_ns);
+// Inlined into the step of a sliding window, of which many begin with each hit.
+__attribute__((always_inline)) inline Window PeriodAt(const Limit& limit, int64_t now_ns) {
   const int64_t start = now_ns - now_ns % limit.period_ns();
   return {start, start + limit.period_ns()};
+}
+
+Window WindowAt(const Limit& limit, int64_t now_ns) {
+  return limit.calendar() == Calendar::kNone ? PeriodAt(limit, now_ns)
+                                             : CalendarWindow(limit, now_ns);
 }
 
 // The window that follows `window` by `n`; one before it if `n` is negative.
@@ -183,7 +188,7 @@ __attribute__((always_inline)) inline Counts ReadWithoutCode(const Limit& limit,
   const int64_t period = limit.period_ns();
   const auto good = static_cast<int64_t>(state.w0);
   if (good <= now_ns || state.w0 == 0) {
-    c.window = WindowAt(limit, now_ns);
+    c.window = PeriodAt(limit, now_ns);
     return c;
   }
   c.window = {good - 2 * period, good - period};
@@ -336,19 +341,17 @@ __attribute__((noinline)) Decision StepFixed(const Limit& limit, const CellState
                                              int64_t now_ns, int64_t cost, CellState* next) {
   if (static_cast<int64_t>(state.w0) > now_ns)
     return StepInKnownWindow(limit, state, now_ns, cost, next);
-  Decision d;
-  d.limit = &limit;
-  *next = state;
+  // Constructed in the caller's place: copying a struct that was just written stalls.
   if (cost > limit.count()) {
-    d.retry_after_ns = Decision::kNever;
-    return d;
+    *next = state;
+    return {.limit = &limit, .retry_after_ns = Decision::kNever};
   }
   const int64_t end = WindowAt(limit, now_ns).end;
-  d.allowed = true;
   *next = {static_cast<uint64_t>(end), static_cast<uint64_t>(cost)};
-  d.used_units = cost;
-  d.reset_after_ns = cost > 0 ? end - now_ns : 0;
-  return d;
+  return {.allowed = true,
+          .limit = &limit,
+          .reset_after_ns = cost > 0 ? end - now_ns : 0,
+          .used_units = cost};
 }
 
 // Begins a line of the cache: where it lies otherwise makes a hit up to 5 % slower.

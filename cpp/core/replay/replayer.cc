@@ -160,9 +160,8 @@ void Replayer::Run(const RequestColumns& requests, absl::Span<const ChargeColumn
            [&](size_t at, CellState& cell, int64_t now_ns, int64_t cost) {
              WindowOutcome out;
              if (!StepInWindow(limit, cell, now_ns, cost, out)) {
-               CellState next;
-               answers.Write(at, StepFixed(limit, cell, now_ns, cost, &next), 0);
-               cell = next;
+               const CellState before = cell;
+               answers.Write(at, StepFixed(limit, before, now_ns, cost, &cell), 0);
                return;
              }
              cell.w1 = static_cast<uint64_t>(out.used_units);

@@ -5,12 +5,13 @@ from __future__ import annotations
 import weakref
 
 from tidegate import _core
-from tidegate.limiter.waiting.leases import Extender, of_process
-from tidegate.limiter.waiting.queue import WaitingRoom
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Protocol, Union
+
+    from tidegate.limiter.waiting.leases import Extender
+    from tidegate.limiter.waiting.queue import WaitingRoom
 
     class HasNowNs(Protocol):
         def now_ns(self) -> int: ...
@@ -72,6 +73,8 @@ class ManualClock(_core.ManualClock):
 
 def extender_by(clock: ClockLike) -> Extender:
     """Returns what extends leases by `clock`: by a ManualClock when it is moved."""
+    from tidegate.limiter.waiting.leases import Extender, of_process
+
     if not isinstance(clock, ManualClock):
         return of_process
     extender = Extender(clock.now_ns)

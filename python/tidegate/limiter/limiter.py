@@ -14,12 +14,8 @@ from tidegate.limiter.debt import WriteOffs
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limit import as_limits, distinct
 from tidegate.limiter.reserves_by_key import ReservesByKey
-from tidegate.limiter.storage.arguments import explains_arguments
-from tidegate.limiter.storage.hints import OF_LIMITERS
-from tidegate.limiter.waiting.leases import of_process
+from tidegate.limiter.storage.arguments import OF_LIMITERS, explains_arguments
 from tidegate.limiter.waiting.queue import WaitingRoom
-from tidegate.limiter.waiting.slot import Acquired, Slot
-from tidegate.limiter.waiting.turn import KeyTurn
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +32,9 @@ if TYPE_CHECKING:
     from tidegate.limiter.quotas.status import QuotaStatus
     from tidegate.limiter.rule_limiter import LoadSource, RuleLimiter, TierLookup, Violations
     from tidegate.limiter.storage.options import StorageLike, StorageOptions
+    from tidegate.limiter.waiting.leases import Extender
+    from tidegate.limiter.waiting.slot import Acquired, Slot
+    from tidegate.limiter.waiting.turn import KeyTurn
     from tidegate.rules.rule_set import RuleSet
     from tidegate.rules.source import RuleSource
     from tidegate.types import Algorithm
@@ -85,7 +84,8 @@ class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
         leases = [limit.period_ns for limit in self._limits if limit.algorithm == "concurrency"]
         self._has_leases = bool(leases)
         self._lease_ns = min(leases, default=0)
-        self._extender = extender_by(clock) if leases else of_process
+        if leases:
+            self._extender: Extender = extender_by(clock)
         # A wait without a timer needs a clock that reports its moves, and limits whose units come
         # back only by its time.
         self._timed = self._has_leases or not isinstance(clock, ManualClock)
@@ -262,6 +262,8 @@ class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
                 f"acquired() was called of {self!r}; expected slot(), which gives the places of "
                 "calls in flight back"
             )
+        from tidegate.limiter.waiting.slot import Acquired
+
         return Acquired(self, key, cost, timeout)
 
     async def acquire_async(self, key: Key, cost: int = 1, timeout: float | None = 5.0) -> Decision:
@@ -285,6 +287,8 @@ class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
             )
         self._check(key, cost)
         self._deadline_ns(timeout)
+        from tidegate.limiter.waiting.slot import Slot
+
         return Slot(self, key, cost, timeout)
 
     def quota_status(self, key: Key, *, quota: str | None = None) -> QuotaStatus:
@@ -406,6 +410,8 @@ class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
     def _turn(self, key: Key, cost: int, timeout: float | None) -> KeyTurn:
         """A wait for `cost` units of `key`. Raises ConfigurationError for invalid arguments, which
         must not join the queue."""
+        from tidegate.limiter.waiting.turn import KeyTurn  # many programs never wait
+
         self._check(key, cost)
         return KeyTurn(self, key, cost, self._deadline_ns(timeout))
 

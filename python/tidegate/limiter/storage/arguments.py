@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
-__all__ = ["explains_arguments"]
+__all__ = ["OF_LIMITERS", "OF_LIMITERS_TEXT", "explains_arguments"]
+
+# The options of a Limiter that do not belong to its storage.
+OF_LIMITERS = ("limit", "storage", "algorithm", "prefix", "clock")
+OF_LIMITERS_TEXT = "limit=, storage=, algorithm=, prefix= and clock="
 
 
 def explains_arguments(

@@ -6,11 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["OF_LIMITERS", "OF_LIMITERS_TEXT", "unknown_options"]
-
-# The options of a Limiter that do not belong to its storage.
-OF_LIMITERS = ("limit", "storage", "algorithm", "prefix", "clock")
-OF_LIMITERS_TEXT = "limit=, storage=, algorithm=, prefix= and clock="
+__all__ = ["unknown_options"]
 
 # Options of slowapi, Flask-Limiter, fastapi-limiter, django-ratelimit, throttled-py and redis-py,
 # and first guesses, with their names here.

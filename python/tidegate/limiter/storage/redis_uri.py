@@ -13,7 +13,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from tidegate import _core
 from tidegate.limiter.errors import ConfigurationError
-from tidegate.limiter.storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
+from tidegate.limiter.storage.arguments import OF_LIMITERS, OF_LIMITERS_TEXT
+from tidegate.limiter.storage.hints import unknown_options
 from tidegate.limiter.storage.options import (
     AT,
     COUNTS,

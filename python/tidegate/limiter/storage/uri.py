@@ -91,7 +91,8 @@ def _opened(storage: StorageLike, options: Mapping[str, Any]) -> _core.Store:
 def _capacity(options: Mapping[str, Any]) -> int | None:
     unknown = sorted(options.keys() - {"capacity"})
     if unknown:
-        from tidegate.limiter.storage.hints import OF_LIMITERS, OF_LIMITERS_TEXT, unknown_options
+        from tidegate.limiter.storage.arguments import OF_LIMITERS, OF_LIMITERS_TEXT
+        from tidegate.limiter.storage.hints import unknown_options
         from tidegate.limiter.storage.options import StorageOptions
 
         with_capacity = " and ".join(f"{scheme}://" for scheme in _core.LOCAL_STORES)
