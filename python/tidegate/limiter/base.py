@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tidegate.limiter.absent import is_absent
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, StorageError
 from tidegate.limiter.storage.uri import open_store
 
@@ -18,7 +17,21 @@ if TYPE_CHECKING:
     from tidegate.limiter.stats import Stats
     from tidegate.limiter.storage.options import StorageLike
 
-__all__ = ["BaseLimiter"]
+__all__ = ["Absent", "BaseLimiter"]
+
+
+class Absent:
+    """In place of a method that callers look for: an AttributeError that says what to call.
+
+    Unlike __getattr__() it makes no other attribute slower. hasattr() returns False for it.
+    """
+
+    def __init__(self, name: str, advice: str) -> None:
+        self._name = name
+        self._advice = advice
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        raise AttributeError(f"a {owner.__name__} has no {self._name}(); {self._advice}")
 
 
 class BaseLimiter:
@@ -56,7 +69,7 @@ class BaseLimiter:
 
     def __dir__(self) -> list[str]:
         """The names of its attributes, without the methods that only say what to call instead."""
-        return [name for name in super().__dir__() if not is_absent(type(self), name)]
+        return [name for name in super().__dir__() if not _is_absent(type(self), name)]
 
     @property
     def _spans_processes(self) -> bool:
@@ -102,3 +115,8 @@ class BaseLimiter:
 
     async def __aexit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def _is_absent(owner: type, name: str) -> bool:
+    """Whether `name` is one of the methods that `owner` does not have."""
+    return any(isinstance(vars(base).get(name), Absent) for base in owner.__mro__)

@@ -7,8 +7,7 @@ import time
 
 from tidegate import _core
 from tidegate._core import Decision, Limit
-from tidegate.limiter.absent import Absent
-from tidegate.limiter.base import BaseLimiter
+from tidegate.limiter.base import Absent, BaseLimiter
 from tidegate.limiter.clock import ManualClock, extender_by
 from tidegate.limiter.debt import WriteOffs
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError

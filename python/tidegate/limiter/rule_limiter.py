@@ -6,8 +6,7 @@ import weakref
 from functools import partial
 
 from tidegate import _core
-from tidegate.limiter.absent import Absent
-from tidegate.limiter.base import BaseLimiter
+from tidegate.limiter.base import Absent, BaseLimiter
 from tidegate.limiter.clock import extender_by
 from tidegate.limiter.debt import WriteOffs
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError

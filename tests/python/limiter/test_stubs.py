@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tidegate
 from tidegate import _core
-from tidegate.limiter.absent import Absent
+from tidegate.limiter.base import Absent
 
 PACKAGE = Path(tidegate.__file__).parent
 STUBS = ast.parse((PACKAGE / "_core.pyi").read_text())
