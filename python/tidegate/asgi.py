@@ -146,6 +146,7 @@ class RateLimitMiddleware:
         self._root_path = root_path if isinstance(root_path, str) else ""
         self._websockets = given.websockets
         self._settles = given.cost_after is not None
+        self._only_adds_fields = False
         self._exempt_methods = methods_of(given.exempt_methods)
         self._exempt_paths = exempt_paths_of(given.exempt_paths)
         if given.messages is not None and not given.websockets:
@@ -181,6 +182,9 @@ class RateLimitMiddleware:
                     cost=given.message_cost,
                     on_refused=given.on_message_refused,
                 )
+            # Rules may be in shadow, and like functions that choose a limit have places at times.
+            fixed = request_limiter.limiter if isinstance(request_limiter, RequestLimiter) else None
+            self._only_adds_fields = fixed is not None and not (fixed._has_leases or self._settles)
             self._limiter = chosen
             self._request_limiter = request_limiter
             return request_limiter
@@ -221,14 +225,20 @@ class RateLimitMiddleware:
             if not decision.allowed:
                 await self._refuse(outcome, scope, receive, send)
                 return
-            grant(scope, outcome)
-            if type(outcome) is ShadowDecision:
-                send = outcome.sending(send)
-            send = HeaderSend(send, outcome)
-            if self._settles or outcome.limits.lease_ns:
-                await answer_asgi(self.app, scope, receive, send, outcome)
+            if GRANTED in scope:
+                grant(scope, outcome)
+            else:  # the usual case, without a call
+                scope[GRANTED] = (outcome,)
+            if self._only_adds_fields:
+                await self.app(scope, receive, HeaderSend(send, outcome))
             else:
-                await self.app(scope, receive, send)
+                if type(outcome) is ShadowDecision:
+                    send = outcome.sending(send)
+                send = HeaderSend(send, outcome)
+                if self._settles or outcome.limits.lease_ns:
+                    await answer_asgi(self.app, scope, receive, send, outcome)
+                else:
+                    await self.app(scope, receive, send)
             # A server keeps a scope until the connection's next request; so many more objects are
             # work for the garbage collector.
             scope.pop(GRANTED, None)
