@@ -82,14 +82,6 @@ Decision TimedStore::PeekAll(absl::Span<const Charge> plan, Outcomes* outcomes) 
   return decision;
 }
 
-bool TimedStore::HitWithoutWaiting(absl::Span<const Charge> plan, Decision* decision,
-                                   Outcomes* outcomes) const {
-  const Moment moment{store_->reads_clock() ? NowNs() : 0};
-  if (!store_->HitWithoutWaiting(plan, moment, decision, outcomes)) return false;
-  Complete(Op::kHit, decision, outcomes);
-  return true;
-}
-
 TimedStore::Charges TimedStore::ToGiveBack(Op op, absl::Span<const Charge> plan,
                                            const Decision* hit, const Moment& moment) const {
   Charges left;

@@ -128,6 +128,14 @@ Decision TimedStore::Confirmed(Decide decide) const {
   return decision;
 }
 
+inline bool TimedStore::HitWithoutWaiting(absl::Span<const Charge> plan, Decision* decision,
+                                          Outcomes* outcomes) const {
+  const Moment moment{store_->reads_clock() ? NowNs() : 0};
+  if (!store_->HitWithoutWaiting(plan, moment, decision, outcomes)) return false;
+  if (outcomes != nullptr) Complete(Op::kHit, decision, outcomes);
+  return true;
+}
+
 template <typename Finish, typename Done>
 std::optional<Decision> TimedStore::Submit(Op op, absl::Span<const Charge> plan,
                                            const Decision* hit, Outcomes* outcomes, Finish finish,

@@ -251,8 +251,9 @@ void RedisStore::Remember(absl::Span<const Charge> plan, const Asked& asked,
   }
 }
 
-bool RedisStore::Recall(const Charge& charge, int64_t now_ns, Decide* decide,
-                        Decision* decision) const {
+__attribute__((always_inline)) inline bool RedisStore::Recall(const Charge& charge, int64_t now_ns,
+                                                              Decide* decide,
+                                                              Decision* decision) const {
   const auto known = denied_->Find(KeyOf(charge), now_ns);
   if (!known.has_value()) return false;
   new (decision) Decision(decide(charge, known->state, known->now_ns));
