@@ -113,7 +113,8 @@ def _deciding(make: Callable[..., Any]) -> Callable[..., Any]:
         if mark is None:
             return handler
         kind = kwargs.get("response_class")
-        return _First(handler, mark, getattr(kind, "value", kind)).answer
+        has_dependencies = bool(getattr(dependant, "dependencies", True))
+        return _First(handler, mark, getattr(kind, "value", kind), has_dependencies).answer
 
     setattr(made, MARK, None)
     return made
@@ -135,10 +136,13 @@ def _mark_of_route(call: Any) -> Any:
 class _First:
     """The handler of a route that decides first."""
 
-    def __init__(self, handler: Any, mark: Any, response_class: Any) -> None:
+    def __init__(
+        self, handler: Any, mark: Any, response_class: Any, has_dependencies: bool
+    ) -> None:
         self._handler = handler
         self._mark = mark
         self._response_class = response_class
+        self._has_dependencies = has_dependencies
 
     async def answer(self, request: Any) -> Any:
         scope = request.scope
@@ -156,7 +160,8 @@ class _First:
         if outcome is not None and outcome is not NOT_READY:
             if not outcome.decision.allowed:
                 return await self._refuse(request, outcome)
-            remember(scope, outcome)
+            if self._has_dependencies:  # which may refuse, and then undo what was decided before
+                remember(scope, outcome)
             if mark.holds:
                 outcome.hold()
         if outcome is not NOT_READY:
