@@ -113,8 +113,7 @@ def _deciding(make: Callable[..., Any]) -> Callable[..., Any]:
         if mark is None:
             return handler
         kind = kwargs.get("response_class")
-        has_dependencies = bool(getattr(dependant, "dependencies", True))
-        return _First(handler, mark, getattr(kind, "value", kind), has_dependencies).answer
+        return _First(handler, mark, getattr(kind, "value", kind)).answer
 
     setattr(made, MARK, None)
     return made
@@ -136,13 +135,10 @@ def _mark_of_route(call: Any) -> Any:
 class _First:
     """The handler of a route that decides first."""
 
-    def __init__(
-        self, handler: Any, mark: Any, response_class: Any, has_dependencies: bool
-    ) -> None:
+    def __init__(self, handler: Any, mark: Any, response_class: Any) -> None:
         self._handler = handler
         self._mark = mark
         self._response_class = response_class
-        self._has_dependencies = has_dependencies
 
     async def answer(self, request: Any) -> Any:
         scope = request.scope
@@ -160,8 +156,7 @@ class _First:
         if outcome is not None and outcome is not NOT_READY:
             if not outcome.decision.allowed:
                 return await self._refuse(request, outcome)
-            if self._has_dependencies:  # which may refuse, and then undo what was decided before
-                remember(scope, outcome)
+            remember(scope, outcome)
             if mark.holds:
                 outcome.hold()
         if outcome is not NOT_READY:
