@@ -72,7 +72,7 @@ Window CalendarWindow(const Limit& limit, int64_t now_ns) {
   return CalendarWindowOf(limit, CalendarNumber(limit, now_ns));
 }
 
-// Inlined into the step of a sliding window, of which many begin with each hit.
+// Inlined for StepSliding(), which calls it for each window that begins.
 __attribute__((always_inline)) inline Window PeriodAt(const Limit& limit, int64_t now_ns) {
   const int64_t start = now_ns - now_ns % limit.period_ns();
   return {start, start + limit.period_ns()};
