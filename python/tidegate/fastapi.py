@@ -37,7 +37,7 @@ from tidegate.limiter.errors import ConfigurationError
 from tidegate.web.answers import to_the_end
 from tidegate.web.callables import check_function, check_result
 from tidegate.web.configuration import following_limiter
-from tidegate.web.decisions import DECISIONS, GRANTED, binding
+from tidegate.web.decisions import DECISIONS, GRANTED, add_decision, binding
 from tidegate.web.execution import AWAITING
 from tidegate.web.frameworks.fastapi_costs import PENDING, settle_one
 from tidegate.web.frameworks.fastapi_defaults import (
@@ -52,7 +52,7 @@ from tidegate.web.frameworks.fastapi_injection import watch_signatures
 from tidegate.web.frameworks.fastapi_openapi import EXEMPT, describe_refusals
 from tidegate.web.frameworks.fastapi_responses import add_headers_to_responses, route_of
 from tidegate.web.frameworks.order_check import check_limit
-from tidegate.web.frameworks.starlette_exceptions import remember, with_fields
+from tidegate.web.frameworks.starlette_exceptions import watch_handlers, with_fields
 from tidegate.web.frameworks.starlette_routes import route_path
 from tidegate.web.options import DependencyOptions, OptionReader
 from tidegate.web.refusal import USUAL
@@ -186,10 +186,10 @@ class RateLimit:
         if not outcome.decision.allowed:
             await _undo_earlier(scope)
             raise await self._refusal(request, outcome)
+        outcomes = add_decision(scope, outcome)
         if is_websocket:
-            scope[DECISIONS] = (*scope.get(DECISIONS, ()), outcome)
             return outcome.decision
-        outcomes = remember(scope, outcome)
+        watch_handlers(scope)
         route = route_of(scope)
         if route is not self._route():
             add_headers_to_responses(route)
@@ -228,7 +228,8 @@ class RateLimit:
         if isinstance(error, BaseException):
             if request.scope["type"] == "websocket":
                 return error
-            return with_fields(request.scope, error, outcome)
+            add_decision(request.scope, outcome)
+            return with_fields(request.scope, error)
         if error is not USUAL:
             return answering_error(request, error, outcome)
         return refusal_error(request, outcome)

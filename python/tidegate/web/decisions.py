@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["DECISIONS", "GRANTED", "binding", "grant"]
+__all__ = ["DECISIONS", "GRANTED", "add_decision", "binding", "grant"]
 
 # The key under which a scope of Starlette, a WSGI environ and META of Django hold the decisions
 # whose headers are still to be sent, oldest first.
@@ -22,6 +22,17 @@ def grant(state: MutableMapping[str, Any], *decisions: RequestDecision) -> None:
     """Leaves decisions in the scope or environ of a request that they let pass."""
     before = state.get(GRANTED)
     state[GRANTED] = decisions if before is None else (*before, *decisions)
+
+
+def add_decision(
+    scope: MutableMapping[str, Any], outcome: RequestDecision
+) -> tuple[RequestDecision, ...]:
+    """Records in the scope of Starlette that `outcome` let the request pass; returns all such
+    outcomes of the request."""
+    before = scope.get(DECISIONS)
+    outcomes: tuple[RequestDecision, ...] = (*before, outcome) if before else (outcome,)
+    scope[DECISIONS] = outcomes
+    return outcomes
 
 
 def binding(decisions: Sequence[RequestDecision]) -> RequestDecision:

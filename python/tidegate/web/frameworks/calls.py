@@ -10,8 +10,8 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from tidegate.limiter.errors import ArgumentTypeError, TidegateError
-from tidegate.web.decisions import DECISIONS, GRANTED, binding
-from tidegate.web.frameworks.fastapi_first import take_decision
+from tidegate.web.decisions import DECISIONS, GRANTED, add_decision, binding
+from tidegate.web.frameworks.fastapi_first import SETTLED, take_decision
 from tidegate.web.frameworks.streams import (
     settle_after_django,
     settle_after_flask,
@@ -142,16 +142,24 @@ def flask_refusal(answer: Any) -> Any:
 
 
 class StarletteCall:
-    __slots__ = ("_response", "request")
+    __slots__ = ("_decided", "_response", "request")
 
-    def __init__(self, injection: Injection, kwargs: dict[str, Any], request: Any) -> None:
+    def __init__(
+        self,
+        injection: Injection,
+        kwargs: dict[str, Any],
+        request: Any,
+        decided: tuple[Any, ...] = (),
+    ) -> None:
         self.request: Any = request
+        self._decided = decided
         self._response = kwargs.get(injection.response)
         for name in injection.added:
             kwargs.pop(name, None)
 
     def decided(self, mark: Any) -> tuple[Any, ...]:
-        return take_decision(self.request.scope, mark)
+        self._decided = take_decision(self.request.scope, mark)
+        return self._decided
 
     def prior_grants(self) -> Sequence[RequestDecision]:
         scope = self.request.scope
@@ -186,16 +194,17 @@ class StarletteCall:
         return answer
 
     def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
+        if self._decided:
+            self._leave(outcome)
+            return result
         # FastAPI copies the headers of the injected response only if the result is not a response.
         raw = getattr(result, "raw_headers", None)
         if not isinstance(raw, list) and self._response is not None:
             raw = self._response.raw_headers
         if isinstance(raw, list):
             # These are the decisions of dependencies.
-            before = self.request.scope.get(DECISIONS)
-            if before is not None:
-                self.request.scope[DECISIONS] = (*before, outcome)
-                outcome = binding((*before, outcome))
+            if DECISIONS in self.request.scope:
+                outcome = binding(add_decision(self.request.scope, outcome))
             outcome.put(raw)
         return result
 
@@ -205,7 +214,16 @@ class StarletteCall:
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
         from tidegate.web.frameworks.starlette_exceptions import with_fields
 
-        return with_fields(self.request.scope, exc, outcome)
+        if self._decided:
+            self._leave(outcome)
+            return exc
+        add_decision(self.request.scope, outcome)
+        return with_fields(self.request.scope, exc)
+
+    def _leave(self, outcome: RequestDecision) -> None:
+        """Leaves the present state to the handler that decided first, which adds the fields."""
+        if outcome is not self._decided[0]:
+            self.request.scope[SETTLED] = outcome
 
 
 class _ViewCall:

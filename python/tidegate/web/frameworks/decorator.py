@@ -293,8 +293,13 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
     async def limited_async(*args: Any, **kwargs: Any) -> Any:
         request = None if injection is None else kwargs.get(injection.request)
         if injection is not None and request is not None:  # FastAPI's call, in few steps
-            call: Call = StarletteCall(injection, kwargs, request)
             decided = take_decision(request.scope, mark)
+            if decided and not mark.holds:
+                # All else is done where it was decided.
+                for name in injection.added:
+                    kwargs.pop(name, None)
+                return await called(*args, **kwargs)
+            call: Call = StarletteCall(injection, kwargs, request, decided)
         else:
             found = adapt_call(injection, args, kwargs)
             if found is None:

@@ -1,8 +1,9 @@
 """Decides on requests of FastAPI's limited routes before their bodies and dependencies are read.
 
 FastAPI calls a route's function last. So its function that makes the handler of a route is wrapped:
-a limited route is decided at the beginning of its handler, and its function finds the decision. A
-RateLimitExceeded that leaves any route is answered here too.
+a limited route is decided at the beginning of its handler, its function finds the decision, and the
+fields are added where the handler ends. A RateLimitExceeded that leaves any route is answered here
+too.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ from typing import Any, Callable
 from tidegate.limiter.errors import RateLimitExceeded
 from tidegate.web.answers import to_the_end
 from tidegate.web.callables import is_async
-from tidegate.web.decisions import DECISIONS, GRANTED
+from tidegate.web.decisions import DECISIONS, GRANTED, add_decision, binding
 from tidegate.web.execution import AWAITING, BLOCKING
 from tidegate.web.frameworks.fastapi_openapi import EXEMPT, MARK, calls_of, mark_of
-from tidegate.web.frameworks.starlette_exceptions import remember, with_fields
+from tidegate.web.frameworks.starlette_exceptions import with_fields
 from tidegate.web.hooks import HeldLogs, log
 from tidegate.web.refusal import USUAL, plain_body
 from tidegate.web.request_limiter import NOT_READY
 
-__all__ = ["decide_first", "take_decision"]
+__all__ = ["SETTLED", "decide_first", "take_decision"]
 
 # The key under which a scope holds the mark of a limited function and its decision.
 _DECIDED = "tidegate.decided"
+# The key under which the function leaves the decision that shows the state after its cost is known.
+SETTLED = "tidegate.settled"
 
 
 def decide_first() -> None:
@@ -47,7 +50,6 @@ def take_decision(scope: Any, mark: Any) -> tuple[Any, ...]:
     if decided is None or decided[0] is not mark:
         return ()
     del scope[_DECIDED]
-    # The function of the route adds the fields itself.
     known = scope.get(DECISIONS)
     if known is not None:
         if len(known) == 1 and known[0] is decided[1]:
@@ -153,23 +155,28 @@ class _First:
         except Exception:
             await _undo_prior(scope)
             raise
-        if outcome is not None and outcome is not NOT_READY:
-            if not outcome.decision.allowed:
-                return await self._refuse(request, outcome)
-            remember(scope, outcome)
-            if mark.holds:
-                outcome.hold()
-        if outcome is not NOT_READY:
+        if outcome is NOT_READY:
+            outcome = None
+        else:
+            if outcome is not None:
+                if not outcome.decision.allowed:
+                    return await self._refuse(request, outcome)
+                add_decision(scope, outcome)
+                if mark.holds:
+                    outcome.hold()
             scope[_DECIDED] = (mark, outcome)
         try:
-            return await self._handler(request)
+            response = await self._handler(request)
         except Exception as exc:
             error = _answered(request, exc)
-            # The request did not reach its function, for its body or a dependency.
-            if take_decision(scope, mark) and outcome is not None:
-                settled = await outcome.settle(request, error, AWAITING)
-                remember(scope, settled)
-                await outcome.leave(AWAITING)
+            if outcome is not None:
+                if take_decision(scope, mark):  # the function was not reached
+                    settled = await outcome.settle(request, error, AWAITING)
+                    await outcome.leave(AWAITING)
+                else:
+                    settled = scope.pop(SETTLED, outcome)
+                add_decision(scope, settled)
+                error = with_fields(scope, error)
             if error is exc:
                 raise
             raise error from exc
@@ -177,6 +184,13 @@ class _First:
             # A function that was reached gives its places back itself.
             if _DECIDED in scope and take_decision(scope, mark) and outcome is not None:
                 await to_the_end(outcome.leave(AWAITING))
+        if outcome is not None and hasattr(response, "raw_headers"):
+            if mark.holds:
+                outcome = scope.pop(SETTLED, outcome)
+            if DECISIONS in scope:  # of dependencies
+                outcome = binding(add_decision(scope, outcome))
+            outcome.put(response.raw_headers)
+        return response
 
     async def _decide(self, request: Any) -> Any:
         """Decides by functions of the service, or returns NOT_READY."""
@@ -220,7 +234,8 @@ class _First:
         if answer is USUAL:
             raise refusal_error(request, outcome)
         if isinstance(answer, Exception):
-            raise with_fields(request.scope, answer, outcome)
+            add_decision(request.scope, outcome)
+            raise with_fields(request.scope, answer)
         if not isinstance(answer, Response):
             kind = self._response_class
             if isinstance(answer, (dict, list)):

@@ -5,14 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidegate.web.decisions import DECISIONS, binding
 
-if TYPE_CHECKING:
-    from tidegate.web.request_limiter import RequestDecision
-
-__all__ = ["ADDS_FIELDS", "OUTCOME", "add_fields", "remember", "watch_handlers", "with_fields"]
+__all__ = ["ADDS_FIELDS", "OUTCOME", "add_fields", "watch_handlers", "with_fields"]
 
 # Wrappers that add the fields have this attribute; its value is the wrapped function.
 ADDS_FIELDS = "__tidegate_adds_fields__"
@@ -24,33 +21,20 @@ class _Wrapped(Exception):
     """Never raised. Its presence among an application's handlers shows that they add the fields."""
 
 
-def remember(
-    scope: MutableMapping[str, Any], outcome: RequestDecision
-) -> tuple[RequestDecision, ...]:
-    """Records that `outcome` let a request pass, and returns all such outcomes of the request.
-
-    Handlers of the application add the fields from now on.
-    """
-    earlier = scope.get(DECISIONS)
-    outcomes: tuple[RequestDecision, ...] = (*earlier, outcome) if earlier else (outcome,)
-    scope[DECISIONS] = outcomes
-    watch_handlers(scope)
-    return outcomes
-
-
-def with_fields(scope: MutableMapping[str, Any], exc: Any, outcome: RequestDecision) -> Exception:
-    """Returns an exception to raise for a request on which `outcome` is the last decision: its
-    answer gets the fields. The result is a copy of an HTTPException, since some services raise one
-    object for every request."""
+def with_fields(scope: MutableMapping[str, Any], exc: Any) -> Exception:
+    """Returns an exception to raise for a request in place of `exc`: its answer gets the fields.
+    The result is a copy of an HTTPException, since some services raise one object for every
+    request."""
     from starlette.exceptions import HTTPException
 
-    binds = binding(remember(scope, outcome))
-    if not isinstance(exc, HTTPException):
+    watch_handlers(scope)
+    if not isinstance(exc, HTTPException) or hasattr(exc, OUTCOME):
         result: Exception = exc
         return result
     copy: Any = BaseException.__new__(type(exc), *exc.args)
     copy.__dict__.update(exc.__dict__)
-    fields = {name.decode(): value.decode() for name, value in binds.fields()}
+    outcome = binding(scope[DECISIONS])
+    fields = {name.decode(): value.decode() for name, value in outcome.fields()}
     kept = {
         name: value for name, value in (exc.headers or {}).items() if name.lower() not in fields
     }
