@@ -450,13 +450,14 @@ struct CellCalls {
     table.Update(
         key, moment.now_ns, {.one_word = limit.denominator() == 1, .is_one = charge.cost == 1},
         entry, [&] { return MarkOf(limit, charge.cost); },
-        [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
-          if (!StepBucket(limit, w0, w1, moment.now_ns, charge.cost, out)) [[unlikely]]
-            out = StepAhead(limit, w0, w1, moment.now_ns, charge.cost);
-          next_w0 = out.next_w0;
-          next_w1 = out.next_w1;
-          return out.behind ? moment.confirmed : out.allowed;
-        });
+        [&](uint64_t w0, uint64_t w1, uint64_t & next_w0, uint64_t & next_w1)
+            __attribute__((always_inline)) {
+              if (!StepBucket(limit, w0, w1, moment.now_ns, charge.cost, out)) [[unlikely]]
+                out = StepAhead(limit, w0, w1, moment.now_ns, charge.cost);
+              next_w0 = out.next_w0;
+              next_w1 = out.next_w1;
+              return out.behind ? moment.confirmed : out.allowed;
+            });
   }
 
   // For a key of HitBuckets() whose state needs StepAhead(): a call within that loop would cost
