@@ -38,7 +38,7 @@ from tidegate.web.options import (
 )
 from tidegate.web.refusal import PLAIN, USUAL, plain_body
 from tidegate.web.request_limiter import RequestDecision, RequestLimiter
-from tidegate.web.router_paths import is_of_quart
+from tidegate.web.router_paths import is_of_quart, root_reader_of
 from tidegate.web.shadow import ShadowDecision
 from tidegate.web.shared_counters import middleware_limiters
 from tidegate.web.websocket_messages import MessageLimit
@@ -148,7 +148,8 @@ class RateLimitMiddleware:
         self._settles = given.cost_after is not None
         self._only_adds_fields = False
         self._exempt_methods = methods_of(given.exempt_methods)
-        self._exempt_paths = exempt_paths_of(given.exempt_paths)
+        reads_path = root_reader_of(app)
+        self._exempt_paths = exempt_paths_of(given.exempt_paths, reads_path=reads_path)
         if given.messages is not None and not given.websockets:
             raise ConfigurationError(
                 "messages were given with websockets=False, which lets them pass untouched; "

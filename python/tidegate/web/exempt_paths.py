@@ -8,6 +8,7 @@ from typing import Any
 
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.web.request_access import path_of
+from tidegate.web.router_paths import PathReader
 
 __all__ = ["ExemptPaths", "exempt_paths_of"]
 
@@ -21,7 +22,8 @@ class ExemptPaths:
     it as a different path. Thread-safe.
     """
 
-    def __init__(self, patterns: Iterable[str]) -> None:
+    def __init__(self, patterns: Iterable[str], reads_path: PathReader = path_of) -> None:
+        self._reads_path = reads_path
         self._paths: set[tuple[str, ...]] = set()
         # The parts of a pattern, None for any, and whether more parts may follow.
         self._patterns: list[tuple[list[str | None], bool]] = []
@@ -36,7 +38,7 @@ class ExemptPaths:
                 self._paths.add(tuple(parts))
 
     def __call__(self, request: Any) -> bool:
-        path = path_of(request)
+        path = self._reads_path(request)
         if isinstance(path, bytes):
             path = path.decode("utf-8", "replace")
         parts = tuple(_stripped(path or "").split("/"))
@@ -47,7 +49,9 @@ class ExemptPaths:
         return any(_fits(parts, *pattern) for pattern in self._patterns)
 
 
-def exempt_paths_of(paths: Any, name: str = "exempt_paths") -> ExemptPaths | None:
+def exempt_paths_of(
+    paths: Any, name: str = "exempt_paths", reads_path: PathReader | None = None
+) -> ExemptPaths | None:
     """Returns the paths of the option `name`; None if there are none. Raises ConfigurationError for
     invalid ones."""
     if paths is None or isinstance(paths, ExemptPaths):
@@ -63,7 +67,7 @@ def exempt_paths_of(paths: Any, name: str = "exempt_paths") -> ExemptPaths | Non
                 f"{name} has {pattern!r}; expected paths such as '/health', '/users/*/avatar' and "
                 "'/static/**'"
             )
-    return ExemptPaths(patterns) if patterns else None
+    return ExemptPaths(patterns, reads_path or path_of) if patterns else None
 
 
 def _is_valid(pattern: str) -> bool:

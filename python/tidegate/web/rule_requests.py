@@ -24,7 +24,7 @@ from tidegate.web.observers import Refusal, observers
 from tidegate.web.registry import register_rules
 from tidegate.web.request_access import connection_of, path_of, source_of
 from tidegate.web.request_limiter import Checked, RequestDecision, check_cost
-from tidegate.web.router_paths import PathReader, ignores_case, in_lower_case
+from tidegate.web.router_paths import PathReader, ignores_case, in_lower_case, reads_other_roots
 from tidegate.web.rule_charge import RuleCharge
 from tidegate.web.shadow import ShadowDecision, refused_in_shadow
 from tidegate.web.switch import switch
@@ -78,12 +78,15 @@ class RuleRequests:
         }
         self._endpoint_is_path = "endpoint" not in self._readers
         self._ignores_case = self._endpoint_is_path and ignores_case(reads_path)
+        usual = dict(_USUAL_READERS)
         if self._endpoint_is_path and reads_path is not None:
-            self._readers["endpoint"] = reads_path
+            # The core reads requests without a root path, where only those with one differ.
+            readers = usual if reads_other_roots(reads_path) else self._readers
+            readers["endpoint"] = reads_path
         # The attributes that no request had so far, with the number of requests.
         self._unseen = dict.fromkeys(self._readers, 0)
         self._usual_readers = {
-            name: reader for name, reader in _USUAL_READERS.items() if name not in self._readers
+            name: reader for name, reader in usual.items() if name not in self._readers
         }
         if exempt_when is not None:
             check_function("exempt_when", exempt_when, ("the request",))
@@ -176,7 +179,7 @@ class RuleRequests:
         counted = [stats[r.id] for r in rules.rules if r.enabled and r.endpoints and r.id in stats]
         if any(each.allowed or each.refused or each.refused_in_shadow for each in counted):
             return
-        reader: Any = self._readers.get("endpoint", path_of)
+        reader: Any = {**self._usual_readers, **self._readers}["endpoint"]
         with contextlib.suppress(Exception):  # of a function of the service
             log.warning(
                 "rate limiting: none of the rules of %s with an endpoint applied to any of %d "

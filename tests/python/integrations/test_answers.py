@@ -41,7 +41,10 @@ def _anew() -> None:
 
 
 def client(app: Any, address: str = "203.0.113.9") -> TestClient:
-    return TestClient(app, client=(address, 5000))
+    async def from_address(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "client": (address, 5000)}, receive, send)
+
+    return TestClient(from_address)
 
 
 def sign_in(app: Any, name: str, address: str = "203.0.113.9") -> Any:

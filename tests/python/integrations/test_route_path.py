@@ -9,6 +9,7 @@ import tidegate as tg
 import tidegate.fastapi
 from fastapi import APIRouter, FastAPI, WebSocket
 from fastapi.testclient import TestClient
+from servers import finds_roots_in_paths
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
@@ -98,7 +99,9 @@ def a_service() -> tuple[FastAPI, list[str]]:
 )
 def test_the_route_path_of_fastapi(root_path: str, method: str, target: str, expected: str) -> None:
     app, seen = a_service()
-    TestClient(app, root_path=root_path).request(method, root_path + target)
+    # What is in front of older releases takes the root path away.
+    in_front = root_path if finds_roots_in_paths() else ""
+    TestClient(app, root_path=root_path).request(method, in_front + target)
     assert seen == [expected]
 
 

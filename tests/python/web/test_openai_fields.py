@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import tidegate as tg
-from check_service import Service
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from servers import ask, limited
@@ -151,14 +150,3 @@ RULES: Any = {
 def test_rules_send_those_of_their_limits_that_are_shown() -> None:
     app = limited(None, rules=RuleSet(RULES), headers="openai", clock=clock())
     assert openai(ask(app).fields) == BOTH
-
-
-def test_the_service_sends_them_to_callers_and_to_gateways() -> None:
-    shown = {**RULES, "rules": RULES["rules"][:2]}
-    service = Service(shown, clock=clock(), openai_fields=True)
-    _, headers, _ = service.check({"ip": "192.0.2.1"})
-    assert openai(headers) == BOTH
-    asked = [("x-original-uri", "/"), ("x-original-method", "GET"), ("x-real-ip", "192.0.2.1")]
-    _, headers, _ = service.http("GET", "/v1/ratelimit/auth", asked)
-    assert openai(headers) == {**BOTH, "remaining-requests": "58", "remaining-tokens": "89998"}
-    assert openai(Service(shown, clock=clock()).check({"ip": "192.0.2.1"})[1]) == {}

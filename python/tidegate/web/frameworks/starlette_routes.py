@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidegate.web.request_access import path_of, source_of
+from tidegate.web.router_paths import root_reader_of
 
 __all__ = ["route_path"]
 
@@ -34,7 +35,9 @@ def route_path(request: Any) -> str:
     scope = dict(source_of(request))
     routes = getattr(scope.get("app"), "routes", None)
     found = None if routes is None else _path_in(routes, scope)
-    return _text_of(path_of(request)) if found is None else found
+    if found is None:
+        found = _text_of((root_reader_of(scope.get("app")) or path_of)(scope))
+    return found
 
 
 def _path_in(routes: Any, scope: dict[str, Any]) -> str | None:
