@@ -39,18 +39,18 @@ from tidegate.web.callables import check_function, check_result
 from tidegate.web.configuration import following_limiter
 from tidegate.web.decisions import DECISIONS, GRANTED, add_decision, binding
 from tidegate.web.execution import AWAITING
-from tidegate.web.frameworks.fastapi_costs import PENDING, settle_one
+from tidegate.web.frameworks.fastapi_costs import PENDING, settle_by_results_of, settle_one
 from tidegate.web.frameworks.fastapi_defaults import (
     PerRoute,
     exempt,
     has_own_limit,
     name_of,
+    route_of,
 )
 from tidegate.web.frameworks.fastapi_errors import RateLimitExceeded, answering_error, refusal_error
-from tidegate.web.frameworks.fastapi_first import decide_first
+from tidegate.web.frameworks.fastapi_handlers import HANDLED, wrap_handlers
 from tidegate.web.frameworks.fastapi_injection import watch_signatures
 from tidegate.web.frameworks.fastapi_openapi import EXEMPT, describe_refusals
-from tidegate.web.frameworks.fastapi_responses import add_headers_to_responses, route_of
 from tidegate.web.frameworks.order_check import check_limit
 from tidegate.web.frameworks.starlette_exceptions import watch_handlers, with_fields
 from tidegate.web.frameworks.starlette_routes import route_path
@@ -73,7 +73,7 @@ _numbers = itertools.count(1)
 
 describe_refusals()
 watch_signatures()
-decide_first()
+wrap_handlers()
 
 
 class RateLimit:
@@ -113,8 +113,7 @@ class RateLimit:
         check_scope(given.scope)
         if given.key is not None and "on_no_key" not in options:
             given.key = _with_dependencies(given.key)
-        # The key of the dependency that was called last for the request, whose function adds the
-        # fields.
+        # The route of the last request, whose results settle costs.
         self._route: Callable[[], Any] = lambda: None
         name = f"Depends({type(self).__name__}({limit!r}))"
 
@@ -187,14 +186,9 @@ class RateLimit:
             await _undo_earlier(scope)
             raise await self._refusal(request, outcome)
         outcomes = add_decision(scope, outcome)
-        if is_websocket:
-            return outcome.decision
-        watch_handlers(scope)
-        route = route_of(scope)
-        if route is not self._route():
-            add_headers_to_responses(route)
-            self._route = (lambda: None) if route is None else weakref.ref(route)
-        binding(outcomes).put(response.raw_headers)
+        if HANDLED not in scope and not is_websocket:  # an unknown version of FastAPI
+            watch_handlers(scope)
+            binding(outcomes).put(response.raw_headers)
         return outcome.decision
 
     async def _charge_and_settle(
@@ -208,7 +202,11 @@ class RateLimit:
             return
         outcome = scope[DECISIONS][-1]
         outcome.hold()
-        scope.setdefault(PENDING, []).append((outcome, response))
+        route = route_of(scope)
+        if route is not self._route() and scope["type"] != "websocket":
+            settle_by_results_of(route)
+            self._route = (lambda: None) if route is None else weakref.ref(route)
+        scope.setdefault(PENDING, []).append(outcome)
         answer: Any = None
         try:
             yield decision

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import fastapi.dependencies
+import fastapi.routing
 import pytest
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.testclient import TestClient
 from starlette.routing import Match
 from tidegate import rate_limit
 from tidegate.fastapi import RateLimit, RateLimitExceeded, route_path
-from tidegate.web.frameworks.fastapi_responses import add_headers_to_responses
+from tidegate.web.frameworks.fastapi_costs import settle_by_results_of
 
 
 def test_without_fastapis_reading_of_signatures_a_decorated_route_is_limited(
@@ -51,9 +52,30 @@ def test_without_starlettes_handlers_in_the_scope_a_dependency_refuses() -> None
     assert refused.value.headers["retry-after"] == "60"
 
 
+@pytest.mark.parametrize("limit", ["a decorator", "a dependency"])
+def test_without_the_function_that_makes_fastapis_handlers_routes_are_limited(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    handlers = inspect.unwrap(fastapi.routing.get_request_handler)
+    monkeypatch.setattr(fastapi.routing, "get_request_handler", handlers)
+    app = FastAPI()
+
+    async def page() -> str:
+        return "ok"
+
+    if limit == "a decorator":
+        app.get("/")(rate_limit("1/minute")(page))
+    else:
+        app.get("/", dependencies=[Depends(RateLimit("1/minute"))])(page)
+    client = TestClient(app)
+    answers = [client.get("/") for _ in range(2)]
+    assert [each.status_code for each in answers] == [200, 429]
+    assert [each.headers["x-ratelimit-remaining"] for each in answers] == ["0", "0"]
+
+
 def test_a_route_without_a_function_to_wrap_is_left_alone() -> None:
-    add_headers_to_responses(None)
-    add_headers_to_responses(SimpleNamespace(dependant=SimpleNamespace()))
+    settle_by_results_of(None)
+    settle_by_results_of(SimpleNamespace(dependant=SimpleNamespace()))
 
 
 def test_without_fastapis_included_routers_a_route_is_its_path() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from tidegate.limiter.errors import ArgumentTypeError, TidegateError
 from tidegate.web.decisions import DECISIONS, GRANTED, add_decision, binding
-from tidegate.web.frameworks.fastapi_first import SETTLED, take_decision
+from tidegate.web.frameworks.fastapi_handlers import SETTLED, take_decision
 from tidegate.web.frameworks.streams import (
     settle_after_django,
     settle_after_flask,

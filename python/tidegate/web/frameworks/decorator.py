@@ -16,7 +16,7 @@ from tidegate.web.combined import combined
 from tidegate.web.configuration import following_limiter
 from tidegate.web.execution import AWAITING, BLOCKING
 from tidegate.web.frameworks.calls import StarletteCall, adapt_call, limited_class
-from tidegate.web.frameworks.fastapi_first import decide_first, take_decision
+from tidegate.web.frameworks.fastapi_handlers import take_decision, wrap_handlers
 from tidegate.web.frameworks.fastapi_injection import inject, injection_for
 from tidegate.web.frameworks.fastapi_openapi import MARK, describe_refusals
 from tidegate.web.frameworks.order_check import (
@@ -346,7 +346,7 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
     setattr(chosen, MARK, mark)
     if injection is not None:
         inject(chosen, injection)
-        decide_first()
+        wrap_handlers()
         describe_refusals()
     return cast("Callable[..., Any]", chosen)
 

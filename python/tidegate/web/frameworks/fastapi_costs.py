@@ -3,65 +3,104 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import MutableMapping
 from typing import Any
 
 from tidegate.web.callables import is_async
-from tidegate.web.decisions import DECISIONS, binding
+from tidegate.web.decisions import DECISIONS
 from tidegate.web.execution import AWAITING, BLOCKING, Execution
 from tidegate.web.frameworks.streams import settle_after_starlette
 from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["PENDING", "settle_by_result", "settle_by_result_in_thread", "settle_one"]
+__all__ = ["PENDING", "settle_by_results_of", "settle_one"]
 
-# The key under which a scope holds the outcomes that are not settled yet, each with the response
-# to which FastAPI adds what the route returns.
+# The key under which a scope holds the outcomes that are not settled yet.
 PENDING = "tidegate.settling"
+# This parameter passes the request to a function that does not ask for it.
+_REQUEST = "tidegate_request"
+# A wrapped function has this attribute.
+_SETTLES = "__tidegate_settles_results__"
 
 
-async def settle_by_result(request: Any, result: Any) -> None:
+def settle_by_results_of(route: Any) -> None:
+    """Settles pending outcomes of requests of `route` by what its function returns.
+
+    FastAPI passes the result to nobody else, so the function that it calls for each request is
+    wrapped.
+    """
+    dependant: Any = getattr(route, "dependant", None)
+    call = getattr(dependant, "call", None)
+    if call is None or hasattr(call, _SETTLES):
+        return
+
+    own: str | None = dependant.request_param_name
+
+    @functools.wraps(call)
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        request = kwargs.pop(_REQUEST, None) if own is None else kwargs.get(own)
+        result = await call(*args, **kwargs)
+        if request is not None:
+            await _settle_by_result(request, result)
+        return result
+
+    @functools.wraps(call)
+    def call_in_thread(*args: Any, **kwargs: Any) -> Any:
+        request = kwargs.pop(_REQUEST, None) if own is None else kwargs.get(own)
+        result = call(*args, **kwargs)
+        if request is not None:
+            _settle_by_result_in_thread(request, result)
+        return result
+
+    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        return
+    chosen: Any = call_async if inspect.iscoroutinefunction(call) else call_in_thread
+    setattr(chosen, _SETTLES, True)
+    dependant.call = chosen
+    # FastAPI reads it after the dependencies have run, so already for this request. A context
+    # variable would not work: a task may inherit that of another request.
+    dependant.request_param_name = own or _REQUEST
+
+
+async def _settle_by_result(request: Any, result: Any) -> None:
     """Settles all pending outcomes of the request by what its route returned."""
-    for outcome, response in request.scope.pop(PENDING, ()):
-        if not _is_deferred(request, outcome, response, result):
-            await _settle(request, outcome, response, result, AWAITING)
+    for outcome in request.scope.pop(PENDING, ()):
+        if not _is_deferred(request, outcome, result):
+            await _settle(request, outcome, result, AWAITING)
 
 
-def settle_by_result_in_thread(request: Any, result: Any) -> None:
-    """Does what settle_by_result() does, in a thread of a route that is not async."""
-    for outcome, response in request.scope.pop(PENDING, ()):
-        if _is_deferred(request, outcome, response, result):
+def _settle_by_result_in_thread(request: Any, result: Any) -> None:
+    """Does what _settle_by_result() does, in a thread of a route that is not async."""
+    for outcome in request.scope.pop(PENDING, ()):
+        if _is_deferred(request, outcome, result):
             continue
         if is_async(outcome.limiter.hooks.cost_after):
             from anyio import from_thread
 
-            from_thread.run(_settle, request, outcome, response, result, AWAITING)
+            from_thread.run(_settle, request, outcome, result, AWAITING)
         else:
-            BLOCKING.run(_settle(request, outcome, response, result, BLOCKING))
+            BLOCKING.run(_settle(request, outcome, result, BLOCKING))
 
 
 async def settle_one(request: Any, outcome: RequestDecision, answer: Any) -> None:
     """Settles `outcome` by `answer`, if it is still pending."""
     pending = request.scope.get(PENDING, ())
-    for one in pending:
-        if one[0] is outcome:
-            pending.remove(one)
-            await _settle(request, outcome, one[1], answer, AWAITING)
-            return
+    if any(each is outcome for each in pending):
+        pending[:] = [each for each in pending if each is not outcome]
+        await _settle(request, outcome, answer, AWAITING)
 
 
-def _is_deferred(request: Any, outcome: RequestDecision, response: Any, result: Any) -> bool:
+def _is_deferred(request: Any, outcome: RequestDecision, result: Any) -> bool:
     """Returns whether `result` is a stream, whose end settles the outcome."""
-    settle = functools.partial(_settle, request, outcome, response, result)
-    return settle_after_starlette(result, settle)
+    return settle_after_starlette(result, functools.partial(_settle, request, outcome, result))
 
 
 async def _settle(
-    request: Any, outcome: RequestDecision, response: Any, answer: Any, execution: Execution
+    request: Any, outcome: RequestDecision, answer: Any, execution: Execution
 ) -> None:
     scope: MutableMapping[str, Any] = request.scope
     known: tuple[RequestDecision, ...] = scope.get(DECISIONS, ())
     if not any(each is outcome for each in known):  # another limit refused: it was given back
         return
     settled = await outcome.settle(request, answer, execution)
-    scope[DECISIONS] = outcomes = tuple(settled if each is outcome else each for each in known)
-    binding(outcomes).put(response.raw_headers)
+    scope[DECISIONS] = tuple(settled if each is outcome else each for each in known)

@@ -8,15 +8,19 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Callable, Generic, TypeVar
 
+from fastapi import routing
+
 from tidegate.limiter.errors import ArgumentTypeError
 from tidegate.limiter.storage.arguments import explains_arguments
 from tidegate.web.frameworks.fastapi_openapi import EXEMPT, calls_of, mark_of
 
-__all__ = ["PerRoute", "exempt", "has_own_limit", "name_of"]
+__all__ = ["PerRoute", "exempt", "has_own_limit", "name_of", "route_of"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 T = TypeVar("T")
 
+# Newer versions of FastAPI keep the route of an included router here, with its own dependant.
+_EFFECTIVE = getattr(routing, "_FASTAPI_EFFECTIVE_ROUTE_CONTEXT_KEY", None)
 # Services have fewer routes; a service that creates routes for each request must not fill memory.
 _MOST_ROUTES = 10_000
 
@@ -39,6 +43,14 @@ def exempt(function: Function) -> Function:
         )
     setattr(function, EXEMPT, True)
     return function
+
+
+def route_of(scope: Mapping[str, Any]) -> Any:
+    """Returns the route that answers the request, or None if it is unknown."""
+    route = scope.get("route")
+    if _EFFECTIVE is not None and "fastapi" in scope:
+        return scope["fastapi"].get(_EFFECTIVE) or route
+    return route
 
 
 def has_own_limit(route: Any, scope: Mapping[str, Any]) -> bool:

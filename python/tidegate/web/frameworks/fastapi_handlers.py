@@ -1,9 +1,9 @@
-"""Decides on requests of FastAPI's limited routes before their bodies and dependencies are read.
+"""Wraps the handlers of FastAPI's routes, to decide where they begin and add the fields at the end.
 
 FastAPI calls a route's function last. So its function that makes the handler of a route is wrapped:
-a limited route is decided at the beginning of its handler, its function finds the decision, and the
-fields are added where the handler ends. A RateLimitExceeded that leaves any route is answered here
-too.
+a limited route is decided before its body and dependencies are read, and its function finds the
+decision. The responses of all routes get the fields of limited functions and dependencies here, and
+a RateLimitExceeded that leaves a route is answered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from tidegate.web.hooks import HeldLogs, log
 from tidegate.web.refusal import USUAL, plain_body
 from tidegate.web.request_limiter import NOT_READY
 
-__all__ = ["SETTLED", "decide_first", "take_decision"]
+__all__ = ["HANDLED", "SETTLED", "take_decision", "wrap_handlers"]
+
+# The key that a scope has if the handler of its route adds the fields of its decisions.
+HANDLED = "tidegate.handled"
 
 # The key under which a scope holds the mark of a limited function and its decision.
 _DECIDED = "tidegate.decided"
@@ -31,15 +34,15 @@ _DECIDED = "tidegate.decided"
 SETTLED = "tidegate.settled"
 
 
-def decide_first() -> None:
-    """Makes FastAPI decide on requests of limited routes first, if it is installed."""
+def wrap_handlers() -> None:
+    """Wraps the handlers of routes that FastAPI makes from now on, if it is installed."""
     try:
         import fastapi.routing as routing
     except ImportError:
         return
     make = getattr(routing, "get_request_handler", None)
     if make is not None and not hasattr(make, MARK):
-        routing.get_request_handler = _deciding(make)
+        routing.get_request_handler = _wrapping(make)
 
 
 def take_decision(scope: Any, mark: Any) -> tuple[Any, ...]:
@@ -59,33 +62,41 @@ def take_decision(scope: Any, mark: Any) -> tuple[Any, ...]:
     return decided[1:]
 
 
-def _answering(handler: Any, dependant: Any) -> Any:
-    """Returns the handler of a route, with a 429 for limits that its code finds exceeded."""
-    is_first = True
+class _Handler:
+    """The handler of a route whose function is not limited."""
 
-    async def answer(request: Any) -> Any:
-        nonlocal is_first
-        if is_first:
-            is_first = False
-            _note_vain_exemption(request.scope, dependant)
+    def __init__(self, handler: Any, dependant: Any) -> None:
+        self._handler = handler
+        self._dependant = dependant
+        self._is_first = True
+
+    async def answer(self, request: Any) -> Any:
+        scope = request.scope
+        scope[HANDLED] = True
+        if self._is_first:
+            self._is_first = False
+            _note_vain_exemption(scope, self._dependant)
         try:
-            return await handler(request)
-        except RateLimitExceeded as exc:
+            response = await self._handler(request)
+        except Exception as exc:
             error = _answered(request, exc)
             if error is exc:
                 raise
             raise error from exc
-
-    return answer
+        outcomes = scope.get(DECISIONS)
+        if outcomes and hasattr(response, "raw_headers"):
+            binding(outcomes).put(response.raw_headers)
+        return response
 
 
 def _answered(request: Any, exc: Exception) -> Exception:
-    """Returns what a route raises in place of `exc`: a 429 for a limit that was found exceeded."""
-    if not isinstance(exc, RateLimitExceeded):
-        return exc
-    from tidegate.web.frameworks.fastapi_errors import exceeded_error
+    """Returns what a route raises in place of `exc`: a 429 for a limit that was found exceeded, and
+    the fields of what let the request pass."""
+    if isinstance(exc, RateLimitExceeded):
+        from tidegate.web.frameworks.fastapi_errors import exceeded_error
 
-    return exceeded_error(request, exc)
+        exc = exceeded_error(request, exc)
+    return with_fields(request.scope, exc) if DECISIONS in request.scope else exc
 
 
 def _note_vain_exemption(scope: Any, dependant: Any) -> None:
@@ -103,7 +114,7 @@ def _note_vain_exemption(scope: Any, dependant: Any) -> None:
     )  # fmt: skip
 
 
-def _deciding(make: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapping(make: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make)
     def made(*args: Any, **kwargs: Any) -> Any:
         dependant = kwargs.get("dependant", args[0] if args else None)
@@ -111,7 +122,7 @@ def _deciding(make: Callable[..., Any]) -> Callable[..., Any]:
         call = getattr(dependant, "call", None)
         mark = _mark_of_route(call)
         if mark is None or getattr(call, EXEMPT, False):
-            handler = _answering(handler, dependant)
+            handler = _Handler(handler, dependant).answer
         if mark is None:
             return handler
         kind = kwargs.get("response_class")
@@ -135,7 +146,7 @@ def _mark_of_route(call: Any) -> Any:
 
 
 class _First:
-    """The handler of a route that decides first."""
+    """The handler of a route whose function is limited, which decides first."""
 
     def __init__(self, handler: Any, mark: Any, response_class: Any) -> None:
         self._handler = handler
@@ -144,6 +155,7 @@ class _First:
 
     async def answer(self, request: Any) -> Any:
         scope = request.scope
+        scope[HANDLED] = True
         mark = self._mark
         try:
             if mark.asks_functions:
@@ -168,15 +180,14 @@ class _First:
         try:
             response = await self._handler(request)
         except Exception as exc:
-            error = _answered(request, exc)
             if outcome is not None:
                 if take_decision(scope, mark):  # the function was not reached
-                    settled = await outcome.settle(request, error, AWAITING)
+                    settled = await outcome.settle(request, exc, AWAITING)
                     await outcome.leave(AWAITING)
                 else:
                     settled = scope.pop(SETTLED, outcome)
                 add_decision(scope, settled)
-                error = with_fields(scope, error)
+            error = _answered(request, exc)
             if error is exc:
                 raise
             raise error from exc
@@ -184,11 +195,13 @@ class _First:
             # A function that was reached gives its places back itself.
             if _DECIDED in scope and take_decision(scope, mark) and outcome is not None:
                 await to_the_end(outcome.leave(AWAITING))
-        if outcome is not None and hasattr(response, "raw_headers"):
-            if mark.holds:
-                outcome = scope.pop(SETTLED, outcome)
+        if outcome is not None:
+            outcome = scope.pop(SETTLED, outcome) if mark.holds else outcome
             if DECISIONS in scope:  # of dependencies
                 outcome = binding(add_decision(scope, outcome))
+        elif DECISIONS in scope:
+            outcome = binding(scope[DECISIONS])
+        if outcome is not None and hasattr(response, "raw_headers"):
             outcome.put(response.raw_headers)
         return response
 
