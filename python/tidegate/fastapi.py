@@ -227,7 +227,7 @@ class RateLimit:
             if request.scope["type"] == "websocket":
                 return error
             add_decision(request.scope, outcome)
-            return with_fields(request.scope, error)
+            return with_fields(request.scope, error, outcome)
         if error is not USUAL:
             return answering_error(request, error, outcome)
         return refusal_error(request, outcome)

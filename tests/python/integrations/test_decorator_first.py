@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine
-from typing import Annotated, Any, Callable
+from typing import Annotated, Any
 
 import pytest
 import tidegate as tg
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
-from fastapi.exceptions import ResponseValidationError
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse, JSONResponse
-from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -284,51 +281,3 @@ def test_handlers_of_the_service_answer_refusals_with_all_fields(kind: Any, how:
     assert (refused.status_code, refused.json()) == (429, {"mine": 429})
     for field in ("retry-after", "x-ratelimit-remaining", "x-ratelimit-reset", "ratelimit"):
         assert len(refused.headers.get_list(field)) == 1
-
-
-def test_a_route_class_that_answers_exceptions_itself_finds_the_fields_on_them() -> None:
-    class Answering(APIRoute):
-        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-            handle = super().get_route_handler()
-
-            async def answer(request: Request) -> Response:
-                try:
-                    return await handle(request)
-                except HTTPException as exc:
-                    return JSONResponse("mine", exc.status_code, exc.headers)
-
-            return answer
-
-    def refuses(where: str) -> None:
-        if where == "dependency":
-            raise HTTPException(401, headers={"x-own": "1"})
-
-    app = FastAPI()
-    app.router.route_class = Answering
-
-    @app.get("/{where}", dependencies=[Depends(refuses)])
-    @limited()
-    async def page(where: str) -> str:
-        raise HTTPException(409, headers={"x-own": "1"})
-
-    client = TestClient(app)
-    found = [client.get(f"/{where}") for where in ("dependency", "function")]
-    assert [each.status_code for each in found] == [401, 409]
-    assert [each.headers["x-ratelimit-remaining"] for each in found] == ["1", "0"]
-    assert [each.headers["x-own"] for each in found] == ["1", "1"]
-
-
-def test_an_answer_of_another_shape_than_declared_has_the_fields() -> None:
-    app = FastAPI()
-
-    @app.exception_handler(ResponseValidationError)
-    async def answer(request: Request, exc: Any) -> JSONResponse:
-        return JSONResponse("wrong shape", 500)
-
-    @app.get("/", response_model=Body)
-    @limited()
-    async def page() -> str:
-        return "ok"
-
-    found = TestClient(app).get("/")
-    assert (found.status_code, found.headers["x-ratelimit-remaining"]) == (500, "1")

@@ -217,8 +217,8 @@ class StarletteCall:
         if self._decided:
             self._leave(outcome)
             return exc
-        add_decision(self.request.scope, outcome)
-        return with_fields(self.request.scope, exc)
+        outcomes = add_decision(self.request.scope, outcome)
+        return with_fields(self.request.scope, exc, binding(outcomes))
 
     def _leave(self, outcome: RequestDecision) -> None:
         """Leaves the present state to the handler that decided first, which adds the fields."""

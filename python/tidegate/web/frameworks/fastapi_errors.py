@@ -130,3 +130,8 @@ async def _send_answer(request: HTTPConnection, exc: _Answered) -> Response:
 
 async def _answer(request: HTTPConnection, exc: RateLimitExceeded | _Exceeded) -> Response:
     return Response(exc.problem, 429, exc.headers, PROBLEM_TYPE.decode())
+
+
+# The fields are those of the refusal, not of the limits that let the request pass.
+for _function in (_send_answer, _answer):
+    setattr(_function, ADDS_FIELDS, _function)

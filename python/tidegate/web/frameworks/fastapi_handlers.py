@@ -17,8 +17,8 @@ from tidegate.web.answers import to_the_end
 from tidegate.web.callables import is_async
 from tidegate.web.decisions import DECISIONS, GRANTED, add_decision, binding
 from tidegate.web.execution import AWAITING, BLOCKING
-from tidegate.web.frameworks.fastapi_openapi import EXEMPT, MARK, calls_of, mark_of
-from tidegate.web.frameworks.starlette_exceptions import with_fields
+from tidegate.web.frameworks.fastapi_openapi import EXEMPT, MARK, UNMARKED, calls_of, mark_of
+from tidegate.web.frameworks.starlette_exceptions import add_fields, watch_handlers, with_fields
 from tidegate.web.hooks import HeldLogs, log
 from tidegate.web.refusal import USUAL, plain_body
 from tidegate.web.request_limiter import NOT_READY
@@ -74,29 +74,36 @@ class _Handler:
         scope = request.scope
         scope[HANDLED] = True
         if self._is_first:
-            self._is_first = False
-            _note_vain_exemption(scope, self._dependant)
+            self._begin(scope)
         try:
             response = await self._handler(request)
         except Exception as exc:
+            if DECISIONS in scope:
+                watch_handlers(scope)
             error = _answered(request, exc)
             if error is exc:
                 raise
             raise error from exc
-        outcomes = scope.get(DECISIONS)
-        if outcomes and hasattr(response, "raw_headers"):
-            binding(outcomes).put(response.raw_headers)
+        if DECISIONS in scope:
+            add_fields(request, response)
         return response
+
+    def _begin(self, scope: Any) -> None:
+        """Prepares for requests, of which that of `scope` is the first."""
+        self._is_first = False
+        calls = (getattr(self._dependant, "call", None), *calls_of(self._dependant))
+        if any(mark_of(call) is not UNMARKED for call in calls):
+            watch_handlers(scope)
+        _note_vain_exemption(scope, self._dependant)
 
 
 def _answered(request: Any, exc: Exception) -> Exception:
-    """Returns what a route raises in place of `exc`: a 429 for a limit that was found exceeded, and
-    the fields of what let the request pass."""
-    if isinstance(exc, RateLimitExceeded):
-        from tidegate.web.frameworks.fastapi_errors import exceeded_error
+    """Returns what a route raises in place of `exc`: a 429 for a limit that was found exceeded."""
+    if not isinstance(exc, RateLimitExceeded):
+        return exc
+    from tidegate.web.frameworks.fastapi_errors import exceeded_error
 
-        exc = exceeded_error(request, exc)
-    return with_fields(request.scope, exc) if DECISIONS in request.scope else exc
+    return exceeded_error(request, exc)
 
 
 def _note_vain_exemption(scope: Any, dependant: Any) -> None:
@@ -104,7 +111,7 @@ def _note_vain_exemption(scope: Any, dependant: Any) -> None:
     endpoint = scope.get("endpoint")
     if not getattr(endpoint, EXEMPT, False) or GRANTED not in scope:
         return
-    if any(mark_of(call) is not None for call in calls_of(dependant) if call is not endpoint):
+    if any(mark_of(call) is not UNMARKED for call in calls_of(dependant) if call is not endpoint):
         return
     path = getattr(scope.get("route"), "path", scope["path"])
     log.warning(
@@ -121,12 +128,10 @@ def _wrapping(make: Callable[..., Any]) -> Callable[..., Any]:
         handler = make(*args, **kwargs)
         call = getattr(dependant, "call", None)
         mark = _mark_of_route(call)
-        if mark is None or getattr(call, EXEMPT, False):
-            handler = _Handler(handler, dependant).answer
         if mark is None:
-            return handler
+            return _Handler(handler, dependant).answer
         kind = kwargs.get("response_class")
-        return _First(handler, mark, getattr(kind, "value", kind)).answer
+        return _First(handler, dependant, mark, getattr(kind, "value", kind)).answer
 
     setattr(made, MARK, None)
     return made
@@ -145,17 +150,19 @@ def _mark_of_route(call: Any) -> Any:
     return mark if any(each is limited for each in found) else None
 
 
-class _First:
+class _First(_Handler):
     """The handler of a route whose function is limited, which decides first."""
 
-    def __init__(self, handler: Any, mark: Any, response_class: Any) -> None:
-        self._handler = handler
+    def __init__(self, handler: Any, dependant: Any, mark: Any, response_class: Any) -> None:
+        super().__init__(handler, dependant)
         self._mark = mark
         self._response_class = response_class
 
     async def answer(self, request: Any) -> Any:
         scope = request.scope
         scope[HANDLED] = True
+        if self._is_first:
+            self._begin(scope)
         mark = self._mark
         try:
             if mark.asks_functions:
@@ -173,21 +180,26 @@ class _First:
             if outcome is not None:
                 if not outcome.decision.allowed:
                     return await self._refuse(request, outcome)
-                add_decision(scope, outcome)
+                scope[DECISIONS] = (outcome,)
                 if mark.holds:
                     outcome.hold()
             scope[_DECIDED] = (mark, outcome)
         try:
             response = await self._handler(request)
         except Exception as exc:
-            if outcome is not None:
-                if take_decision(scope, mark):  # the function was not reached
-                    settled = await outcome.settle(request, exc, AWAITING)
-                    await outcome.leave(AWAITING)
-                else:
-                    settled = scope.pop(SETTLED, outcome)
-                add_decision(scope, settled)
             error = _answered(request, exc)
+            watch_handlers(scope)
+            if outcome is not None:
+                if mark.holds:
+                    await to_the_end(outcome.leave(AWAITING))
+                stands = any(each is outcome for each in scope.get(DECISIONS, ()))
+                if take_decision(scope, mark):  # the function was not reached
+                    if stands:  # no dependency has refused
+                        add_decision(scope, await outcome.settle(request, exc, AWAITING))
+                else:
+                    outcomes = add_decision(scope, scope.pop(SETTLED, outcome))
+                    if error is exc:
+                        error = with_fields(scope, exc, binding(outcomes))
             if error is exc:
                 raise
             raise error from exc
@@ -199,10 +211,13 @@ class _First:
             outcome = scope.pop(SETTLED, outcome) if mark.holds else outcome
             if DECISIONS in scope:  # of dependencies
                 outcome = binding(add_decision(scope, outcome))
+            else:  # the usual case, without a call
+                scope[DECISIONS] = (outcome,)
+            raw = getattr(response, "raw_headers", None)
+            if isinstance(raw, list):
+                outcome.put(raw)
         elif DECISIONS in scope:
-            outcome = binding(scope[DECISIONS])
-        if outcome is not None and hasattr(response, "raw_headers"):
-            outcome.put(response.raw_headers)
+            add_fields(request, response)
         return response
 
     async def _decide(self, request: Any) -> Any:
@@ -248,7 +263,7 @@ class _First:
             raise refusal_error(request, outcome)
         if isinstance(answer, Exception):
             add_decision(request.scope, outcome)
-            raise with_fields(request.scope, answer)
+            raise with_fields(request.scope, _answered(request, answer), outcome)
         if not isinstance(answer, Response):
             kind = self._response_class
             if isinstance(answer, (dict, list)):

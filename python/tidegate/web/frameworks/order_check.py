@@ -165,7 +165,8 @@ def check_view(view: Any) -> None:
     accepted = "expected a function that answers requests"
     if isinstance(view, (staticmethod, classmethod)) or not callable(view):
         raise ArgumentTypeError(f"{view!r} is a {type(view).__name__}; {accepted}")
-    if inspect.isgeneratorfunction(view) or inspect.isasyncgenfunction(view):
+    calls = (view, type(view).__call__)
+    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in calls):
         raise ConfigurationError(
             f"{view!r} is a generator, which begins only after the response has begun; "
             f"{accepted}, and which may return a streaming response"

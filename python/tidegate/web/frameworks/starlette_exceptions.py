@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegate.web.decisions import DECISIONS, binding
 
+if TYPE_CHECKING:
+    from tidegate.web.request_limiter import RequestDecision
+
 __all__ = ["ADDS_FIELDS", "OUTCOME", "add_fields", "watch_handlers", "with_fields"]
 
-# Wrappers that add the fields have this attribute; its value is the wrapped function.
+# Handlers that add the fields have this attribute; its value is the wrapped function, if any.
 ADDS_FIELDS = "__tidegate_adds_fields__"
 # The exception of a refusal has this attribute.
 OUTCOME = "_tidegate_outcome"
@@ -21,25 +24,33 @@ class _Wrapped(Exception):
     """Never raised. Its presence among an application's handlers shows that they add the fields."""
 
 
-def with_fields(scope: MutableMapping[str, Any], exc: Any) -> Exception:
+def with_fields(scope: MutableMapping[str, Any], exc: Any, outcome: RequestDecision) -> Exception:
     """Returns an exception to raise for a request in place of `exc`: its answer gets the fields.
     The result is a copy of an HTTPException, since some services raise one object for every
-    request."""
+    request; one that cannot be copied gets them only from the application's handlers."""
     from starlette.exceptions import HTTPException
 
     watch_handlers(scope)
-    if not isinstance(exc, HTTPException) or hasattr(exc, OUTCOME):
-        result: Exception = exc
+    result: Exception = exc
+    if not isinstance(exc, HTTPException):
         return result
-    copy: Any = BaseException.__new__(type(exc), *exc.args)
-    copy.__dict__.update(exc.__dict__)
-    outcome = binding(scope[DECISIONS])
-    fields = {name.decode(): value.decode() for name, value in outcome.fields()}
-    kept = {
-        name: value for name, value in (exc.headers or {}).items() if name.lower() not in fields
-    }
-    copy.headers = {**kept, **fields}
-    return copy.with_traceback(exc.__traceback__)  # type: ignore[no-any-return]
+    try:
+        copy: Any = BaseException.__new__(type(exc), *exc.args)
+        copy.__dict__.update(exc.__dict__)
+        for kind in type(exc).__mro__:
+            names = vars(kind).get("__slots__", ())
+            for name in (names,) if isinstance(names, str) else names:
+                if not name.startswith("__"):
+                    setattr(copy, name, getattr(exc, name))
+        fields = {name.decode(): value.decode() for name, value in outcome.fields()}
+        kept = {
+            name: value for name, value in (exc.headers or {}).items() if name.lower() not in fields
+        }
+        copy.headers = {**kept, **fields}
+        result = copy.with_traceback(exc.__traceback__)
+    except (AttributeError, TypeError, ValueError):
+        pass
+    return result
 
 
 def watch_handlers(scope: MutableMapping[str, Any]) -> None:
@@ -75,11 +86,14 @@ def _wrap_handlers(scope: MutableMapping[str, Any], kinds: Any) -> None:
     kinds[0][_Wrapped] = None
     outermost: Any = getattr(scope.get("app"), "middleware_stack", None)
     last = getattr(outermost, "handler", None)
-    if last is not None and not hasattr(last, ADDS_FIELDS):
+    if last is not None:
         outermost.handler = _adding_fields(last)
 
 
 def _adding_fields(handler: Any) -> Any:
+    if hasattr(handler, ADDS_FIELDS):
+        return handler
+
     @functools.wraps(handler)
     async def handle_async(request: Any, exc: Exception) -> Any:
         response = await handler(request, exc)

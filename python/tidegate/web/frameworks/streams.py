@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, Callable
 
 from tidegate.web.answers import to_the_end
@@ -40,6 +40,11 @@ def settle_after_starlette(response: Any, settle: Settle) -> bool:
     return True
 
 
+async def _settle_all(settles: Sequence[Settle]) -> None:
+    for settle in settles:
+        await settle(AWAITING)
+
+
 @functools.lru_cache(maxsize=64)
 def _settling(kind: Any) -> Any:
     async def call(self: Any, scope: Any, receive: Any, send: Any) -> None:
@@ -53,8 +58,7 @@ def _settling(kind: Any) -> Any:
                     await close()
             finally:
                 # A response that is returned again is not settled again.
-                for settle in self.__dict__.pop(_SETTLE, ()):
-                    await to_the_end(settle(AWAITING))
+                await to_the_end(_settle_all(self.__dict__.pop(_SETTLE, ())))
 
     return _subclass(kind, __call__=call)
 

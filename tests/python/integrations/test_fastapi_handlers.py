@@ -1,0 +1,306 @@
+"""Where a handler of FastAPI ends, every response gets its fields, and places come back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, Callable
+
+import fastapi
+import pytest
+import tidegate as tg
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import ResponseValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+from pydantic import BaseModel
+from tidegate import rate_limit
+from tidegate.asgi import RateLimitMiddleware
+from tidegate.fastapi import RateLimit, exempt
+
+CLOCK = tg.ManualClock(10**18)
+
+
+class Body(BaseModel):
+    number: int
+
+
+def limited(limit: str = "2/hour", **options: Any) -> Any:
+    return rate_limit(limit, clock=CLOCK, **options)
+
+
+def depends(limit: str = "2/hour", **options: Any) -> Any:
+    return Depends(RateLimit(limit, clock=CLOCK, **options))
+
+
+def status_and_remaining(answer: Any) -> tuple[int, list[str]]:
+    return answer.status_code, answer.headers.get_list("x-ratelimit-remaining")
+
+
+def raises(error: BaseException) -> Any:
+    def dependency() -> None:
+        raise error
+
+    return Depends(dependency)
+
+
+def test_a_route_class_that_answers_exceptions_itself_finds_the_fields_on_them() -> None:
+    class Answering(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle = super().get_route_handler()
+
+            async def answer(request: Request) -> Response:
+                try:
+                    return await handle(request)
+                except HTTPException as exc:
+                    return JSONResponse("mine", exc.status_code, exc.headers)
+
+            return answer
+
+    app = FastAPI()
+    app.router.route_class = Answering
+
+    @app.get("/")
+    @limited()
+    async def page() -> str:
+        raise HTTPException(409, headers={"x-own": "1"})
+
+    answer = TestClient(app).get("/")
+    assert status_and_remaining(answer) == (409, ["1"])
+    assert answer.headers["x-own"] == "1"
+
+
+@pytest.mark.parametrize("how", ["a decorator", "a dependency"])
+def test_an_answer_of_another_shape_than_declared_has_the_fields(how: str) -> None:
+    app = FastAPI()
+
+    @app.exception_handler(ResponseValidationError)
+    async def answer(request: Request, exc: Any) -> JSONResponse:
+        return JSONResponse("wrong shape", 500)
+
+    async def page() -> str:
+        return "ok"
+
+    if how == "a decorator":
+        app.get("/", response_model=Body)(limited()(page))
+    else:
+        app.get("/", response_model=Body, dependencies=[depends()])(page)
+    assert status_and_remaining(TestClient(app).get("/")) == (500, ["1"])
+
+
+@pytest.mark.parametrize("answer", [{"slow": 1}, JSONResponse("mine", 429), HTTPException(429)])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_dependencys_own_refusal_shows_its_limit(answer: Any, is_first: bool) -> None:
+    app = FastAPI()
+    refusing = depends("0/hour" if is_first else "1/hour", on_refused=lambda *_: answer)
+
+    @app.get("/", dependencies=[refusing])
+    @limited("100/hour")
+    async def page() -> str:
+        return "ok"
+
+    client = TestClient(app)
+    found = [status_and_remaining(client.get("/")) for _ in range(3)]
+    assert found[1:] == [(429, ["0"])] * 2
+    assert found[0] == ((429, ["0"]) if is_first else (200, ["0"]))
+
+
+def test_a_limit_that_code_finds_exceeded_is_not_answered_with_the_fields_of_another() -> None:
+    app = FastAPI()
+    inner = tg.Limiter("1/hour", clock=CLOCK)
+
+    @app.get("/")
+    @limited("9/hour")
+    async def page() -> str:
+        decision = inner.hit("k")
+        if not decision.allowed:
+            raise tg.RateLimitExceeded(decision)
+        return "ok"
+
+    client = TestClient(app)
+    assert status_and_remaining(client.get("/")) == (200, ["8"])
+    for _ in range(2):
+        refused = client.get("/")
+        assert status_and_remaining(refused) == (429, [])
+        assert refused.headers["retry-after"] == "3600"
+
+
+class WithSlots(HTTPException):
+    __slots__ = ("code",)
+
+    def __init__(self) -> None:
+        super().__init__(418)
+        self.code = "teapot"
+
+
+class WithFixedHeaders(HTTPException):
+    @property
+    def headers(self) -> Any:
+        return {"x-own": "1"}
+
+    @headers.setter
+    def headers(self, value: Any) -> None:
+        if value is not None:
+            raise AttributeError("fixed")
+
+
+class WithPairs(HTTPException):
+    def __init__(self) -> None:
+        super().__init__(418)
+        self.headers: Any = [("set-cookie", "a=1"), ("set-cookie", "b=2")]
+
+
+@pytest.mark.parametrize("kind", [WithSlots, lambda: WithFixedHeaders(418), WithPairs])
+@pytest.mark.parametrize("where", ["route", "dependency"])
+def test_exceptions_of_unusual_classes_are_answered_by_their_handlers(
+    kind: Callable[[], HTTPException], where: str
+) -> None:
+    error = kind()
+    app = FastAPI()
+    seen: list[Any] = []
+
+    @app.exception_handler(type(error))
+    async def answer(request: Request, exc: Any) -> JSONResponse:
+        seen.append((getattr(exc, "code", None), exc.headers))
+        return JSONResponse("mine", exc.status_code)
+
+    @app.get("/", dependencies=[raises(error)] if where == "dependency" else [])
+    @limited()
+    async def page() -> str:
+        raise error
+
+    assert status_and_remaining(TestClient(app).get("/")) == (418, ["1"])
+    assert seen[0][0] == getattr(error, "code", None)
+    if not isinstance(error, WithSlots):
+        assert seen[0][1] == error.headers
+
+
+def test_a_response_with_headers_of_another_kind_is_sent_without_the_fields() -> None:
+    class Fixed(Response):
+        @property
+        def raw_headers(self) -> Any:
+            return ((b"content-length", b"2"),)
+
+        @raw_headers.setter
+        def raw_headers(self, value: Any) -> None:
+            pass
+
+    app = FastAPI()
+    app.get("/")(limited()(lambda: Fixed("ok")))
+    app.get("/dependency", dependencies=[depends()])(lambda: Fixed("ok"))
+    client = TestClient(app)
+    for path in ("/", "/dependency"):
+        assert status_and_remaining(client.get(path)) == (200, [])
+
+
+def test_on_refused_may_return_the_exception_of_an_exceeded_limit() -> None:
+    app = FastAPI()
+
+    @app.get("/")
+    @limited("0/hour", on_refused=lambda request, decision: tg.RateLimitExceeded(decision))
+    async def page() -> str:
+        return "ok"
+
+    assert status_and_remaining(TestClient(app).get("/")) == (429, ["0"])
+
+
+@pytest.mark.skipif(
+    not hasattr(fastapi.params.Depends(), "scope"), reason="FastAPI 0.121 added the scope"
+)
+@pytest.mark.parametrize("how", ["a decorator", "a dependency"])
+def test_what_a_dependency_raises_after_the_function_is_answered_with_the_fields(how: str) -> None:
+    def late() -> Iterator[None]:
+        yield
+        raise HTTPException(409)
+
+    app = FastAPI()
+    ends = Depends(late, scope="function")
+    if how == "a decorator":
+        app.get("/", dependencies=[ends])(limited()(lambda: "ok"))
+    else:
+        app.get("/", dependencies=[depends(), ends])(lambda: "ok")
+    assert status_and_remaining(TestClient(app).get("/")) == (409, ["1"])
+
+
+async def ask(app: Any, path: str = "/", body: bytes = b"") -> int:
+    status = 0
+    unread = [{"type": "http.request", "body": body}]
+
+    async def receive() -> Any:
+        if not unread:
+            await asyncio.Event().wait()
+        return unread.pop()
+
+    async def send(message: Any) -> None:
+        nonlocal status
+        status = message.get("status", status)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "query_string": b"",
+        "client": ("192.0.2.1", 1),
+        "headers": [(b"content-type", b"application/json")],
+    }
+    await app(scope, receive, send)
+    return status
+
+
+@pytest.mark.parametrize("what", ["answers", "refuses its body", "streams"])
+def test_a_request_that_is_cancelled_while_its_cost_is_found_gives_its_place_back(
+    what: str,
+) -> None:
+    app = FastAPI()
+    begun = asyncio.Event()
+    is_slow = True
+
+    async def slow(request: Any, answer: Any) -> int:
+        if is_slow:
+            begun.set()
+            await asyncio.Event().wait()
+        return 1
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"x"
+
+    @app.post("/")
+    @limited("1 at once")
+    @limited("9/hour", cost_after=slow)
+    async def page(body: Body) -> Any:
+        return StreamingResponse(chunks()) if what == "streams" else "ok"
+
+    async def talk() -> int:
+        nonlocal is_slow
+        sent = b"{}" if what == "refuses its body" else b'{"number": 1}'
+        request = asyncio.ensure_future(ask(app, body=sent))
+        await begun.wait()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        is_slow = False
+        return await ask(app, body=sent)
+
+    assert asyncio.run(talk()) == (422 if what == "refuses its body" else 200)
+
+
+def test_an_exemption_without_effect_is_named_though_other_dependencies_stand_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app = FastAPI(dependencies=[Depends(lambda: "of another kind")])
+    app.add_middleware(RateLimitMiddleware, limit="2/hour")
+    app.get("/tides")(exempt(lambda: "ok"))
+    with caplog.at_level(logging.WARNING):
+        assert TestClient(app).get("/tides").status_code == 200
+    assert [line for line in caplog.messages if "is under @exempt" in line]
+
+
+def test_an_object_that_generates_is_refused_as_a_view() -> None:
+    class Streams:
+        async def __call__(self) -> AsyncIterator[str]:
+            yield "x"
+
+    with pytest.raises(tg.ConfigurationError, match="is a generator"):
+        limited()(Streams())
