@@ -492,6 +492,12 @@ def test_importing_is_light() -> None:
 
 # What takes milliseconds to import is imported where it is needed.
 SLOW = {"asyncio", "base64", "datetime", "enum", "hashlib", "inspect", "logging", "re", "typing"}
+SLOW |= {f"tidegate.{room}" for room in ("outbound", "rules", "server", "tuning", "web")}
+SLOW |= {
+    f"tidegate.limiter.{module}"
+    for module in ("plan", "replay", "rule_limiter", "stats", "storage.hints", "usage_cost",
+                   "waiting.leases", "waiting.slot", "waiting.turn")
+}  # fmt: skip
 
 
 def test_importing_is_quick() -> None:
