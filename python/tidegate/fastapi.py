@@ -33,6 +33,7 @@ except ImportError as error:
     raise without_extra("tidegate.fastapi", "fastapi", error) from None
 
 from tidegate._core import Decision
+from tidegate.limiter import errors
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.web.answers import to_the_end
 from tidegate.web.callables import check_function, check_result
@@ -47,7 +48,12 @@ from tidegate.web.frameworks.fastapi_defaults import (
     name_of,
     route_of,
 )
-from tidegate.web.frameworks.fastapi_errors import RateLimitExceeded, answering_error, refusal_error
+from tidegate.web.frameworks.fastapi_errors import (
+    RateLimitExceeded,
+    answering_error,
+    exceeded_error,
+    refusal_error,
+)
 from tidegate.web.frameworks.fastapi_handlers import HANDLED, wrap_handlers
 from tidegate.web.frameworks.fastapi_injection import watch_signatures
 from tidegate.web.frameworks.fastapi_openapi import EXEMPT, describe_refusals
@@ -186,8 +192,10 @@ class RateLimit:
             await _undo_earlier(scope)
             raise await self._refusal(request, outcome)
         outcomes = add_decision(scope, outcome)
-        if HANDLED not in scope and not is_websocket:  # an unknown version of FastAPI
+        if HANDLED not in scope and not is_websocket:
+            # An override limits a route that was made before, or the version of FastAPI is unknown.
             watch_handlers(scope)
+            self._settle_by_results(scope)
             binding(outcomes).put(response.raw_headers)
         return outcome.decision
 
@@ -202,10 +210,8 @@ class RateLimit:
             return
         outcome = scope[DECISIONS][-1]
         outcome.hold()
-        route = route_of(scope)
-        if route is not self._route() and scope["type"] != "websocket":
-            settle_by_results_of(route)
-            self._route = (lambda: None) if route is None else weakref.ref(route)
+        if scope["type"] != "websocket":
+            self._settle_by_results(scope)
         scope.setdefault(PENDING, []).append(outcome)
         answer: Any = None
         try:
@@ -215,6 +221,12 @@ class RateLimit:
             raise
         finally:
             await to_the_end(_end(request, outcome, answer))
+
+    def _settle_by_results(self, scope: Any) -> None:
+        route = route_of(scope)
+        if route is not self._route():
+            settle_by_results_of(route)
+            self._route = (lambda: None) if route is None else weakref.ref(route)
 
     async def _refusal(self, request: HTTPConnection, outcome: RequestDecision) -> BaseException:
         error = await outcome.service_answer(
@@ -226,6 +238,8 @@ class RateLimit:
         if isinstance(error, BaseException):
             if request.scope["type"] == "websocket":
                 return error
+            if isinstance(error, errors.RateLimitExceeded):
+                error = exceeded_error(request, error)
             add_decision(request.scope, outcome)
             return with_fields(request.scope, error, outcome)
         if error is not USUAL:

@@ -18,6 +18,7 @@ __all__ = [
     "check_synchronous",
     "imported",
     "is_async",
+    "is_generator",
     "refuse_misuse",
     "wrong_result",
 ]
@@ -180,6 +181,14 @@ def is_async(function: Any) -> bool:
     """Returns whether a call of the object makes a coroutine, as far as can be seen."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(type(function), "__call__", None)  # noqa: B004
+    )
+
+
+def is_generator(function: Any) -> bool:
+    """Returns whether a call of the object makes a generator, async or not."""
+    calls = (function, getattr(type(function), "__call__", None))  # noqa: B004
+    return any(
+        inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in calls
     )
 
 

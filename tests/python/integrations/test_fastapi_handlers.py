@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, Callable
@@ -284,6 +285,89 @@ def test_a_request_that_is_cancelled_while_its_cost_is_found_gives_its_place_bac
         return await ask(app, body=sent)
 
     assert asyncio.run(talk()) == (422 if what == "refuses its body" else 200)
+
+
+def test_a_route_that_another_limited_route_calls_leaves_its_cost_to_be_settled() -> None:
+    app = FastAPI()
+    outer = RateLimit("20/hour", clock=CLOCK, cost_after=lambda request, answer: 5)
+    inner = FastAPI()
+
+    @inner.get("/")
+    @limited("50/hour")
+    async def page() -> str:
+        return "ok"
+
+    @app.get("/", dependencies=[Depends(outer)])
+    async def forwards(request: Request) -> str:
+        async def send(message: Any) -> None:
+            pass
+
+        await inner(request.scope, request.receive, send)
+        return "ok"
+
+    assert status_and_remaining(TestClient(app).get("/")) == (200, ["15"])
+    assert outer.limiter is not None
+    assert outer.limiter.peek("testclient").remaining == 15
+
+
+def test_a_route_made_before_an_override_limits_it_answers_with_the_fields(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing() -> None:
+        pass
+
+    handlers = inspect.unwrap(fastapi.routing.get_request_handler)
+    app = FastAPI()
+    with monkeypatch.context() as patched:
+        patched.setattr(fastapi.routing, "get_request_handler", handlers)
+        app.get("/", dependencies=[Depends(nothing)])(lambda: JSONResponse("ok"))
+    app.dependency_overrides[nothing] = RateLimit("2/hour", clock=CLOCK)
+    assert status_and_remaining(TestClient(app).get("/")) == (200, ["1"])
+
+
+def test_one_exception_that_is_raised_for_every_request_does_not_grow() -> None:
+    missing = HTTPException(404)
+    missing.__cause__ = cause = ValueError("no row")
+    app = FastAPI()
+    seen: list[Any] = []
+
+    @app.exception_handler(404)
+    async def answer(request: Request, exc: Any) -> JSONResponse:
+        seen.append(exc.__cause__)
+        return JSONResponse("mine", 404)
+
+    @app.get("/")
+    @limited("9/hour")
+    async def page() -> str:
+        raise missing
+
+    client = TestClient(app)
+    for _ in range(3):
+        assert client.get("/").status_code == 404
+    assert missing.__traceback__ is None
+    assert seen == [cause] * 3
+
+
+@pytest.mark.parametrize("is_cost_async", [False, True])
+def test_the_result_of_an_object_that_is_called_settles_the_cost(is_cost_async: bool) -> None:
+    class Page:
+        async def __call__(self) -> int:
+            return 5
+
+    async def cost_later(request: Any, answer: Any) -> int:
+        return int(answer)
+
+    cost_after: Any = cost_later if is_cost_async else lambda request, answer: answer
+    app = FastAPI()
+    app.get("/", dependencies=[depends("9/hour", cost_after=cost_after)])(Page())
+    assert status_and_remaining(TestClient(app).get("/")) == (200, ["4"])
+
+
+def test_a_dependencys_on_refused_may_return_the_exception_of_an_exceeded_limit() -> None:
+    app = FastAPI()
+    refusing = depends("0/hour", on_refused=lambda request, found: tg.RateLimitExceeded(found))
+    app.get("/", dependencies=[refusing])(lambda: "ok")
+    assert status_and_remaining(TestClient(app).get("/")) == (429, ["0"])
 
 
 def test_an_exemption_without_effect_is_named_though_other_dependencies_stand_there(

@@ -278,13 +278,16 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
             annotated = call.annotate(exc, outcome)
             if annotated is exc:
                 raise
-            raise annotated from exc
-        if has_places and not call.settle_at_end(result, outcome.leave, None):
-            BLOCKING.run(outcome.leave(BLOCKING))
-        if cost_after is not None:
-            settle = _settling(outcome, call.request, result)
-            if not call.settle_at_end(result, settle, cost_after):
-                outcome = BLOCKING.run(settle(BLOCKING))
+            raise annotated from annotated.__cause__ or exc
+        leaves_now = has_places and not call.settle_at_end(result, outcome.leave, None)
+        try:
+            if cost_after is not None:
+                settle = _settling(outcome, call.request, result)
+                if not call.settle_at_end(result, settle, cost_after):
+                    outcome = BLOCKING.run(settle(BLOCKING))
+        finally:
+            if leaves_now:
+                BLOCKING.run(outcome.leave(BLOCKING))
         return call.with_headers(result, outcome)
 
     called = view if inspect.iscoroutinefunction(view) else _awaiting(view)
@@ -330,13 +333,16 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
             annotated = call.annotate(exc, outcome)
             if annotated is exc:
                 raise
-            raise annotated from exc
-        if has_places and not call.settle_at_end(result, outcome.leave, None):
-            await to_the_end(outcome.leave(AWAITING))
-        if cost_after is not None:
-            settle = _settling(outcome, call.request, result)
-            if not call.settle_at_end(result, settle, cost_after):
-                outcome = await settle(AWAITING)
+            raise annotated from annotated.__cause__ or exc
+        leaves_now = has_places and not call.settle_at_end(result, outcome.leave, None)
+        try:
+            if cost_after is not None:
+                settle = _settling(outcome, call.request, result)
+                if not call.settle_at_end(result, settle, cost_after):
+                    outcome = await settle(AWAITING)
+        finally:
+            if leaves_now:
+                await to_the_end(outcome.leave(AWAITING))
         return call.with_headers(result, outcome)
 
     # FastAPI awaits a wrapper if the wrapped function is async.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import MutableMapping
 from typing import Any
 
-from tidegate.web.callables import is_async
+from tidegate.web.callables import is_async, is_generator
 from tidegate.web.decisions import DECISIONS
 from tidegate.web.execution import AWAITING, BLOCKING, Execution
+from tidegate.web.frameworks.starlette_exceptions import add_fields
 from tidegate.web.frameworks.streams import settle_after_starlette
 from tidegate.web.request_limiter import RequestDecision
 
@@ -24,14 +24,15 @@ _SETTLES = "__tidegate_settles_results__"
 
 
 def settle_by_results_of(route: Any) -> None:
-    """Settles pending outcomes of requests of `route` by what its function returns.
+    """Settles pending outcomes of requests of `route` by what its function returns, and adds the
+    fields to a response.
 
     FastAPI passes the result to nobody else, so the function that it calls for each request is
     wrapped.
     """
     dependant: Any = getattr(route, "dependant", None)
     call = getattr(dependant, "call", None)
-    if call is None or hasattr(call, _SETTLES):
+    if call is None or hasattr(call, _SETTLES) or is_generator(call):
         return
 
     own: str | None = dependant.request_param_name
@@ -42,6 +43,7 @@ def settle_by_results_of(route: Any) -> None:
         result = await call(*args, **kwargs)
         if request is not None:
             await _settle_by_result(request, result)
+            add_fields(request, result)
         return result
 
     @functools.wraps(call)
@@ -50,11 +52,10 @@ def settle_by_results_of(route: Any) -> None:
         result = call(*args, **kwargs)
         if request is not None:
             _settle_by_result_in_thread(request, result)
+            add_fields(request, result)
         return result
 
-    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
-        return
-    chosen: Any = call_async if inspect.iscoroutinefunction(call) else call_in_thread
+    chosen: Any = call_async if is_async(call) else call_in_thread
     setattr(chosen, _SETTLES, True)
     dependant.call = chosen
     # FastAPI reads it after the dependencies have run, so already for this request. A context

@@ -180,7 +180,10 @@ class _First(_Handler):
             if outcome is not None:
                 if not outcome.decision.allowed:
                     return await self._refuse(request, outcome)
-                scope[DECISIONS] = (outcome,)
+                if DECISIONS in scope:  # the route was called by another one
+                    add_decision(scope, outcome)
+                else:  # the usual case, without a call
+                    scope[DECISIONS] = (outcome,)
                 if mark.holds:
                     outcome.hold()
             scope[_DECIDED] = (mark, outcome)
@@ -202,7 +205,7 @@ class _First(_Handler):
                         error = with_fields(scope, exc, binding(outcomes))
             if error is exc:
                 raise
-            raise error from exc
+            raise error from error.__cause__ or exc
         finally:
             # A function that was reached gives its places back itself.
             if _DECIDED in scope and take_decision(scope, mark) and outcome is not None:

@@ -14,6 +14,7 @@ import sys
 from typing import Any, Callable
 
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
+from tidegate.web.callables import is_generator
 
 __all__ = [
     "check_limit",
@@ -165,8 +166,7 @@ def check_view(view: Any) -> None:
     accepted = "expected a function that answers requests"
     if isinstance(view, (staticmethod, classmethod)) or not callable(view):
         raise ArgumentTypeError(f"{view!r} is a {type(view).__name__}; {accepted}")
-    calls = (view, type(view).__call__)
-    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in calls):
+    if is_generator(view):
         raise ConfigurationError(
             f"{view!r} is a generator, which begins only after the response has begun; "
             f"{accepted}, and which may return a streaming response"

@@ -47,7 +47,9 @@ def with_fields(scope: MutableMapping[str, Any], exc: Any, outcome: RequestDecis
             name: value for name, value in (exc.headers or {}).items() if name.lower() not in fields
         }
         copy.headers = {**kept, **fields}
+        copy.__cause__ = exc.__cause__
         result = copy.with_traceback(exc.__traceback__)
+        exc.__traceback__ = None  # of an exception that is raised again and again, it would grow
     except (AttributeError, TypeError, ValueError):
         pass
     return result
