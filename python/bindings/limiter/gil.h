@@ -89,7 +89,7 @@ auto WithoutGil(Call call) {
 
 // UBSan takes the unwinding of an ending thread, which has no object, for a null reference.
 template <typename Call>
-__attribute__((no_sanitize("null"))) auto RunPython(Call call) {
+__attribute__((no_sanitize("undefined"))) auto RunPython(Call call) {
 #if defined(__GLIBCXX__)
   try {
     return call();
