@@ -12,10 +12,6 @@
 
 #include "limiter/freed_interpreter.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#endif
-
 namespace tidegate::python {
 namespace {
 
@@ -146,10 +142,6 @@ bool UnlessEnding(absl::FunctionRef<void()> call) {
 }
 
 void internal::Park() {
-#if defined(__SANITIZE_ADDRESS__)
-  // ASan does not see the unwinding, and takes the stack below for that of the frames it ended.
-  __asan_handle_no_return();
-#endif
   // A parked thread must not take the signals of threads that go on.
   sigset_t all;
   sigfillset(&all);
