@@ -8,7 +8,9 @@ a RateLimitExceeded that leaves a route is answered.
 
 from __future__ import annotations
 
+import copy
 import functools
+import inspect
 from types import CoroutineType
 from typing import Any, Callable
 
@@ -125,13 +127,18 @@ def _wrapping(make: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make)
     def made(*args: Any, **kwargs: Any) -> Any:
         dependant = kwargs.get("dependant", args[0] if args else None)
-        handler = make(*args, **kwargs)
-        call = getattr(dependant, "call", None)
-        mark = _mark_of_route(call)
+        mark = _mark_of_route(getattr(dependant, "call", None))
         if mark is None:
-            return _Handler(handler, dependant).answer
-        kind = kwargs.get("response_class")
-        return _First(handler, dependant, mark, getattr(kind, "value", kind)).answer
+            return _Handler(make(*args, **kwargs), dependant).answer
+        direct = _past_the_limit(dependant, mark)
+        if direct is None:
+            handler = make(*args, **kwargs)
+        elif "dependant" in kwargs:
+            handler = make(*args, **{**kwargs, "dependant": direct})
+        else:
+            handler = make(direct, *args[1:], **kwargs)
+        kind = getattr(kwargs.get("response_class"), "value", kwargs.get("response_class"))
+        return _First(handler, dependant, mark, kind, is_direct=direct is not None).answer
 
     setattr(made, MARK, None)
     return made
@@ -150,17 +157,39 @@ def _mark_of_route(call: Any) -> Any:
     return mark if any(each is limited for each in found) else None
 
 
+def _past_the_limit(dependant: Any, mark: Any) -> Any:
+    """Returns a dependant that calls the function below the limit, for a handler that does all that
+    the limited function would do; None if the function itself has something to do."""
+    if (
+        dependant.dependencies
+        or dependant.call is not mark.is_of()
+        or mark.asks_functions
+        or mark.holds
+        or mark.injection is None
+        or not inspect.iscoroutinefunction(mark.view)
+    ):
+        return None
+    direct = copy.copy(dependant)
+    direct.call = mark.view
+    for name in ("request_param_name", "response_param_name"):
+        if getattr(direct, name) in mark.injection.added:
+            setattr(direct, name, None)
+    return direct
+
+
 class _First(_Handler):
     """The handler of a route whose function is limited, which decides first."""
 
-    def __init__(self, handler: Any, dependant: Any, mark: Any, response_class: Any) -> None:
+    def __init__(
+        self, handler: Any, dependant: Any, mark: Any, response_class: Any, *, is_direct: bool
+    ) -> None:
         super().__init__(handler, dependant)
+        self._is_direct = is_direct
         self._mark = mark
         self._response_class = response_class
 
     async def answer(self, request: Any) -> Any:
         scope = request.scope
-        scope[HANDLED] = True
         if self._is_first:
             self._begin(scope)
         mark = self._mark
@@ -176,17 +205,16 @@ class _First(_Handler):
             raise
         if outcome is NOT_READY:
             outcome = None
-        else:
+            scope[HANDLED] = True
+        elif outcome is not None and not outcome.decision.allowed:
+            return await self._refuse(request, outcome)
+        elif not self._is_direct:
+            scope[HANDLED] = True
+            scope[_DECIDED] = (mark, outcome)
             if outcome is not None:
-                if not outcome.decision.allowed:
-                    return await self._refuse(request, outcome)
-                if DECISIONS in scope:  # the route was called by another one
-                    add_decision(scope, outcome)
-                else:  # the usual case, without a call
-                    scope[DECISIONS] = (outcome,)
+                add_decision(scope, outcome)
                 if mark.holds:
                     outcome.hold()
-            scope[_DECIDED] = (mark, outcome)
         try:
             response = await self._handler(request)
         except Exception as exc:
