@@ -357,6 +357,10 @@ def test_the_result_of_an_object_that_is_called_settles_the_cost(is_cost_async: 
     async def cost_later(request: Any, answer: Any) -> int:
         return int(answer)
 
+    plain = FastAPI()
+    plain.get("/")(Page())
+    if TestClient(plain, raise_server_exceptions=False).get("/").status_code != 200:
+        pytest.skip("this FastAPI awaits no object that is called")
     cost_after: Any = cost_later if is_cost_async else lambda request, answer: answer
     app = FastAPI()
     app.get("/", dependencies=[depends("9/hour", cost_after=cost_after)])(Page())
