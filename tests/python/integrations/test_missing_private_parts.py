@@ -16,6 +16,7 @@ from starlette.routing import Match
 from tidegate import rate_limit
 from tidegate.fastapi import RateLimit, RateLimitExceeded, route_path
 from tidegate.web.frameworks.fastapi_costs import settle_by_results_of
+from tidegate.web.frameworks.fastapi_handlers import _past_the_limit
 
 
 def test_without_fastapis_reading_of_signatures_a_decorated_route_is_limited(
@@ -50,6 +51,23 @@ def test_without_starlettes_handlers_in_the_scope_a_dependency_refuses() -> None
     assert refused.value.status_code == 429
     assert refused.value.headers is not None
     assert refused.value.headers["retry-after"] == "60"
+
+
+def test_without_the_names_of_fastapis_parameters_the_decorated_function_is_called() -> None:
+    async def page() -> str:
+        return "ok"
+
+    limited = rate_limit("1/minute")(page)
+    mark: Any = limited.__tidegate_rate_limit__  # type: ignore[attr-defined]
+    names = {"request_param_name": "tidegate_request", "response_param_name": "own"}
+    dependant = SimpleNamespace(dependencies=[], call=limited, **names)
+    direct = _past_the_limit(dependant, mark)
+    assert (direct.call, direct.request_param_name) == (page, None)
+    assert direct.response_param_name == "own"
+    assert (dependant.call, dependant.request_param_name) == (limited, "tidegate_request")
+    for missing in ("dependencies", *names):
+        rest = {name: value for name, value in vars(dependant).items() if name != missing}
+        assert _past_the_limit(SimpleNamespace(**rest), mark) is None
 
 
 @pytest.mark.parametrize("limit", ["a decorator", "a dependency"])

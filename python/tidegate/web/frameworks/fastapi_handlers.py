@@ -160,9 +160,11 @@ def _mark_of_route(call: Any) -> Any:
 def _past_the_limit(dependant: Any, mark: Any) -> Any:
     """Returns a dependant that calls the function below the limit, for a handler that does all that
     the limited function would do; None if the function itself has something to do."""
+    added = ("request_param_name", "response_param_name")
     if (
-        dependant.dependencies
+        getattr(dependant, "dependencies", True)
         or dependant.call is not mark.is_of()
+        or not all(hasattr(dependant, name) for name in added)
         or mark.asks_functions
         or mark.holds
         or mark.injection is None
@@ -171,7 +173,7 @@ def _past_the_limit(dependant: Any, mark: Any) -> Any:
         return None
     direct = copy.copy(dependant)
     direct.call = mark.view
-    for name in ("request_param_name", "response_param_name"):
+    for name in added:
         if getattr(direct, name) in mark.injection.added:
             setattr(direct, name, None)
     return direct
