@@ -8,6 +8,7 @@ import pytest
 import tidegate as tg
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from openai_headers import BOTH, openai
 from servers import ask, limited
 from tidegate import rate_limit
 from tidegate.outbound.server_wait import exhausted_for
@@ -16,31 +17,10 @@ from tidegate.rules import RuleSet
 NOW = 1_700_000_000 * 10**9
 REQUESTS = tg.Limit("60/minute", id="requests", algorithm="fixed-window")
 TOKENS = tg.Limit("90000/10 minutes", id="tokens", algorithm="fixed-window")
-OPENAI = "x-ratelimit-"
 
 
 def clock() -> tg.ManualClock:
     return tg.ManualClock(NOW - NOW % (3600 * 10**9))
-
-
-def openai(headers: Any) -> dict[str, str]:
-    """The fields of the family, without their common beginning."""
-    found = {name.lower(): value for name, value in dict(headers).items()}
-    return {
-        name[len(OPENAI) :]: value
-        for name, value in found.items()
-        if name.startswith(OPENAI) and name.endswith(("-requests", "-tokens"))
-    }
-
-
-BOTH = {
-    "limit-requests": "60",
-    "remaining-requests": "59",
-    "reset-requests": "1m0s",
-    "limit-tokens": "90000",
-    "remaining-tokens": "89999",
-    "reset-tokens": "10m0s",
-}
 
 
 def test_middleware_sends_those_of_requests_and_of_tokens() -> None:

@@ -25,7 +25,7 @@ _SETTLES = "__tidegate_settles_results__"
 
 def settle_by_results_of(route: Any) -> None:
     """Settles pending outcomes of requests of `route` by what its function returns, and adds the
-    fields to a response.
+    fields to a response, for a route whose handler does not.
 
     FastAPI passes the result to nobody else, so the function that it calls for each request is
     wrapped.
