@@ -343,6 +343,21 @@ __attribute__((noinline)) Decision StepOtherBucket(const Limit& limit, const Cel
   return StepPlain(limit, state, now_ns, cost, next);
 }
 
+// The decision of a window that ends at `end_ns`. Writes the state last: a call that follows at
+// once reads it, and would wait for a store that is just being made.
+__attribute__((always_inline)) inline Decision DecideFixed(const Limit& limit, int64_t end_ns,
+                                                           int64_t now_ns, const WindowOutcome& out,
+                                                           CellState* next) {
+  // Some units are used: those of this call, or those for which it is refused.
+  Decision d{.allowed = out.allowed,
+             .limit = &limit,
+             .retry_after_ns = out.wait_ns,
+             .reset_after_ns = end_ns - now_ns,
+             .used_units = out.used_units};
+  *next = {static_cast<uint64_t>(end_ns), static_cast<uint64_t>(out.used_units)};
+  return d;
+}
+
 }  // namespace
 
 // The usual cases are inlined, all others are calls.
@@ -353,14 +368,7 @@ Decision Step(const Limit& limit, const CellState& state, int64_t now_ns, int64_
       WindowOutcome out;
       if (!StepInWindow(limit, state, now_ns, cost, out)) [[unlikely]]
         return StepOtherWindow(limit, state, now_ns, cost, next);
-      const uint64_t end = state.w0;
-      *next = {end, static_cast<uint64_t>(out.used_units)};
-      // Some units are used: those of this call, or those for which it is refused.
-      return {.allowed = out.allowed,
-              .limit = &limit,
-              .retry_after_ns = out.wait_ns,
-              .reset_after_ns = static_cast<int64_t>(end) - now_ns,
-              .used_units = out.used_units};
+      return DecideFixed(limit, static_cast<int64_t>(state.w0), now_ns, out, next);
     }
     case Algorithm::kSlidingWindow:
       if (cost > limit.count()) [[unlikely]]

@@ -257,25 +257,25 @@ __attribute__((always_inline)) inline Decision DecideSliding(const Limit& limit,
   d.limit = &limit;
   d.behind = c.behind;
   const int64_t weight = Weight(limit, c, now_ns);
+  const int64_t left_ns = c.window.end - now_ns;
   if (cost > limit.count()) {
     d.retry_after_ns = Decision::kNever;
   } else if (const int64_t room = limit.count() - c.current - cost; room < 0) {
-    const int64_t at = WeightFalls(limit, c.window.end, c.current, limit.count() - cost);
-    d.retry_after_ns = at - now_ns;
+    d.retry_after_ns = WeightFalls(limit, left_ns, c.current, limit.count() - cost);
   } else if (weight > room) {
-    d.retry_after_ns = WeightFalls(limit, c.window.start, c.previous, room) - now_ns;
+    d.retry_after_ns = WeightFalls(limit, c.window.start - now_ns, c.previous, room);
   } else {
     d.allowed = true;
     c.current += cost;
   }
   *next = d.allowed || d.behind ? WriteSliding(limit, c) : state;
   d.used_units = c.current + weight;
-  d.used_ns = c.window.end - now_ns;
+  d.used_ns = left_ns;
   d.used_fraction = c.previous;
   if (c.current > 0) {
-    d.reset_after_ns = c.window.end + limit.period_ns() - now_ns;
+    d.reset_after_ns = left_ns + limit.period_ns();
   } else if (c.previous > 0) {
-    d.reset_after_ns = c.window.end - now_ns;
+    d.reset_after_ns = left_ns;
   }
   return d;
 }

@@ -76,9 +76,9 @@ struct Decision {
   // Usage: of a bucket as time (used_ns + used_fraction / denominator), of the others in units. For
   // a sliding window, used_ns is the time that its window has left, and used_fraction the units of
   // the window before.
+  int64_t used_units = 0;
   int64_t used_ns = 0;
   int64_t used_fraction = 0;
-  int64_t used_units = 0;
   // The value of more_after_ns() if it does not follow from these; else -1.
   int64_t known_more_ns = -1;
 
