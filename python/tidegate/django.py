@@ -31,7 +31,6 @@ except ImportError as error:
 
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.limiter.storage.hints import unknown_options
-from tidegate.web.answers import to_the_end
 from tidegate.web.callables import check_synchronous
 from tidegate.web.decisions import DECISIONS, GRANTED
 from tidegate.web.execution import AWAITING, BLOCKING, Execution
@@ -205,7 +204,7 @@ class RateLimitMiddleware:
             return response
         finally:
             if is_held:
-                await to_the_end(outcome.leave(AWAITING))
+                await AWAITING.to_the_end(outcome.leave(AWAITING))
 
     async def _answer_async(
         self, request: HttpRequest, outcome: RequestDecision | None
@@ -214,7 +213,7 @@ class RateLimitMiddleware:
             response: Any = await self.get_response(request)
         except BaseException as exc:
             if outcome is not None:
-                await to_the_end(self._settle(request, _raised(exc), outcome, AWAITING))
+                await AWAITING.to_the_end(self._settle(request, _raised(exc), outcome, AWAITING))
             raise
         if outcome is not None:
             outcome = await self._settle(request, response, outcome, AWAITING)

@@ -35,7 +35,6 @@ except ImportError as error:
 from tidegate._core import Decision
 from tidegate.limiter import errors
 from tidegate.limiter.errors import ConfigurationError
-from tidegate.web.answers import to_the_end
 from tidegate.web.callables import check_function, check_result
 from tidegate.web.configuration import following_limiter
 from tidegate.web.decisions import DECISIONS, GRANTED, add_decision, binding
@@ -220,7 +219,7 @@ class RateLimit:
             answer = exc
             raise
         finally:
-            await to_the_end(_end(request, outcome, answer))
+            await AWAITING.to_the_end(_end(request, outcome, answer))
 
     def _settle_by_results(self, scope: Any) -> None:
         route = route_of(scope)

@@ -3,9 +3,8 @@ answered it."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,7 @@ if TYPE_CHECKING:
     from tidegate.web.execution import Execution
     from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["Answer", "answer_asgi", "answer_wsgi", "to_the_end"]
-
-# Keeps tasks that nobody awaits from being collected.
-_under_way: set[asyncio.Task[Any]] = set()
+__all__ = ["Answer", "answer_asgi", "answer_wsgi"]
 
 
 class Answer:
@@ -41,18 +37,6 @@ class Answer:
         return f"<answer with status {self.status}>"
 
 
-async def to_the_end(settling: Coroutine[Any, Any, Any]) -> None:
-    """Awaits the coroutine, which continues even if the caller is cancelled."""
-    try:
-        task = asyncio.get_running_loop().create_task(settling)
-    except RuntimeError:  # the event loop is trio's
-        await settling
-        return
-    _under_way.add(task)
-    task.add_done_callback(_under_way.discard)
-    await asyncio.shield(task)
-
-
 async def answer_asgi(
     app: ASGIApp, scope: Scope, receive: Receive, send: Send, outcome: RequestDecision
 ) -> None:
@@ -71,7 +55,7 @@ async def answer_asgi(
         await send(message)
         # Background tasks of the response may run for long after that.
         if has_places and message["type"] == "http.response.body" and not message.get("more_body"):
-            await to_the_end(outcome.leave(AWAITING))
+            await AWAITING.to_the_end(outcome.leave(AWAITING))
 
     try:
         await app(scope, receive, send_and_note)
@@ -79,7 +63,7 @@ async def answer_asgi(
         answer = exc
         raise
     finally:
-        await to_the_end(_end(outcome, scope, answer, AWAITING))
+        await AWAITING.to_the_end(_end(outcome, scope, answer, AWAITING))
 
 
 async def _end(outcome: RequestDecision, request: Any, answer: Any, execution: Execution) -> None:

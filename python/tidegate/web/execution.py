@@ -6,6 +6,7 @@ suspend, and run() returns their result.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Union
@@ -25,6 +26,9 @@ __all__ = ["AWAITING", "BLOCKING", "Awaiting", "Blocking", "Execution"]
 Key = Union[str, bytes]
 T = TypeVar("T")
 
+# Keeps tasks that nobody awaits from being collected.
+_under_way: set[asyncio.Task[Any]] = set()
+
 
 class Blocking:
     """For synchronous code: calls wait for stores, and awaitables are not accepted."""
@@ -38,6 +42,10 @@ class Blocking:
             return result
         coroutine.close()
         raise RuntimeError("a coroutine that must not suspend did")
+
+    async def to_the_end(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Awaits the coroutine."""
+        return await coroutine
 
     async def resolve(self, value: Any) -> Any:
         """Returns `value`, which a function of the service returned; raises if it is awaitable."""
@@ -106,6 +114,16 @@ class Awaiting:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
         """Returns the coroutine itself, for the caller to await."""
         return coroutine
+
+    async def to_the_end(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Awaits the coroutine, which continues even if the caller is cancelled."""
+        try:
+            task = asyncio.get_running_loop().create_task(coroutine)
+        except RuntimeError:  # the event loop is trio's
+            return await coroutine
+        _under_way.add(task)
+        task.add_done_callback(_under_way.discard)
+        return await asyncio.shield(task)
 
     async def resolve(self, value: Any) -> Any:
         """Returns `value`, or its result if it is awaitable."""

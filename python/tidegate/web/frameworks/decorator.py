@@ -10,7 +10,6 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, cast
 
 from tidegate.limiter.errors import ConfigurationError
-from tidegate.web.answers import to_the_end
 from tidegate.web.callables import is_async
 from tidegate.web.combined import combined
 from tidegate.web.configuration import following_limiter
@@ -218,6 +217,7 @@ class _Limited:
         checks: Checks,
         *,
         is_async: bool,
+        has_places: bool,
     ) -> None:
         # Decorators above copy the function's attributes, so the mark says which function is
         # limited.
@@ -229,11 +229,42 @@ class _Limited:
         self.checks = checks
         self.asks_functions = checks.asks_functions
         self.is_async = is_async
+        self.has_places = has_places
         self.cost_after = _cost_after_of(limiters)
         # Whether a decision has something to hold; a limit that a function chooses may have places.
-        self.holds = self.cost_after is not None or any(
-            one.limiter is None or one.limiter._has_leases for one in limiters
+        self.holds = (
+            has_places
+            or self.cost_after is not None
+            or any(one.limiter is None for one in limiters)
         )
+
+    async def end(
+        self, call: Call, outcome: RequestDecision, result: Any, execution: Execution
+    ) -> RequestDecision:
+        """Settles the cost of a call that returned `result` and gives its places back, unless that
+        is done when the response ends; returns the outcome then."""
+        leaves_now = self.has_places and not call.settle_at_end(result, outcome.leave, None)
+        try:
+            if self.cost_after is not None:
+                settle = _settling(outcome, call.request, result)
+                if not call.settle_at_end(result, settle, self.cost_after):
+                    outcome = await settle(execution)
+        finally:
+            if leaves_now:
+                await execution.to_the_end(outcome.leave(execution))
+        return outcome
+
+    async def fail(
+        self, call: Call, outcome: RequestDecision, exc: BaseException, execution: Execution
+    ) -> BaseException:
+        """Does so for a call that raised `exc`; returns what is to be raised instead."""
+        if self.has_places:
+            await execution.to_the_end(outcome.leave(execution))
+        if not isinstance(exc, Exception):
+            return exc
+        if self.cost_after is not None:
+            outcome = await outcome.settle(call.request, exc, execution)
+        return call.annotate(exc, outcome)
 
 
 def _cost_after_of(limiters: Sequence[RequestLimiter]) -> Any:
@@ -246,7 +277,6 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
     injection = injection_for(view)
     checks = combined(limiters)
     check = checks.check
-    cost_after = _cost_after_of(limiters)
     has_places = any(one.limiter is not None and one.limiter._has_leases for one in limiters)
 
     @functools.wraps(view)
@@ -269,25 +299,12 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
         try:
             result = view(*args, **kwargs)
         except BaseException as exc:
-            if has_places:
-                BLOCKING.run(outcome.leave(BLOCKING))
-            if not isinstance(exc, Exception):
+            error = BLOCKING.run(mark.fail(call, outcome, exc, BLOCKING))
+            if error is exc:
                 raise
-            if cost_after is not None:
-                outcome = BLOCKING.run(outcome.settle(call.request, exc, BLOCKING))
-            annotated = call.annotate(exc, outcome)
-            if annotated is exc:
-                raise
-            raise annotated from annotated.__cause__ or exc
-        leaves_now = has_places and not call.settle_at_end(result, outcome.leave, None)
-        try:
-            if cost_after is not None:
-                settle = _settling(outcome, call.request, result)
-                if not call.settle_at_end(result, settle, cost_after):
-                    outcome = BLOCKING.run(settle(BLOCKING))
-        finally:
-            if leaves_now:
-                BLOCKING.run(outcome.leave(BLOCKING))
+            raise error from error.__cause__ or exc
+        if mark.holds:
+            outcome = BLOCKING.run(mark.end(call, outcome, result, BLOCKING))
         return call.with_headers(result, outcome)
 
     called = view if inspect.iscoroutinefunction(view) else _awaiting(view)
@@ -324,31 +341,20 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
         try:
             result = await called(*args, **kwargs)
         except BaseException as exc:
-            if has_places:
-                await to_the_end(outcome.leave(AWAITING))
-            if not isinstance(exc, Exception):
+            error = await mark.fail(call, outcome, exc, AWAITING)
+            if error is exc:
                 raise
-            if cost_after is not None:
-                outcome = await outcome.settle(call.request, exc, AWAITING)
-            annotated = call.annotate(exc, outcome)
-            if annotated is exc:
-                raise
-            raise annotated from annotated.__cause__ or exc
-        leaves_now = has_places and not call.settle_at_end(result, outcome.leave, None)
-        try:
-            if cost_after is not None:
-                settle = _settling(outcome, call.request, result)
-                if not call.settle_at_end(result, settle, cost_after):
-                    outcome = await settle(AWAITING)
-        finally:
-            if leaves_now:
-                await to_the_end(outcome.leave(AWAITING))
+            raise error from error.__cause__ or exc
+        if mark.holds:
+            outcome = await mark.end(call, outcome, result, AWAITING)
         return call.with_headers(result, outcome)
 
     # FastAPI awaits a wrapper if the wrapped function is async.
     awaited = is_async(view) or (injection is not None and is_async(inspect.unwrap(view)))
     chosen: Any = limited_async if awaited else limited
-    mark = _Limited(chosen, view, limiters, injection, checks, is_async=awaited)
+    mark = _Limited(
+        chosen, view, limiters, injection, checks, is_async=awaited, has_places=has_places
+    )
     setattr(chosen, MARK, mark)
     if injection is not None:
         inject(chosen, injection)

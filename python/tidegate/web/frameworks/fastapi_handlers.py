@@ -15,7 +15,6 @@ from types import CoroutineType
 from typing import Any, Callable
 
 from tidegate.limiter.errors import RateLimitExceeded
-from tidegate.web.answers import to_the_end
 from tidegate.web.callables import is_async
 from tidegate.web.decisions import DECISIONS, GRANTED, add_decision, binding
 from tidegate.web.execution import AWAITING, BLOCKING
@@ -224,7 +223,7 @@ class _First(_Handler):
             watch_handlers(scope)
             if outcome is not None:
                 if mark.holds:
-                    await to_the_end(outcome.leave(AWAITING))
+                    await AWAITING.to_the_end(outcome.leave(AWAITING))
                 stands = any(each is outcome for each in scope.get(DECISIONS, ()))
                 if take_decision(scope, mark):  # the function was not reached
                     if stands:  # no dependency has refused
@@ -239,7 +238,7 @@ class _First(_Handler):
         finally:
             # A function that was reached gives its places back itself.
             if _DECIDED in scope and take_decision(scope, mark) and outcome is not None:
-                await to_the_end(outcome.leave(AWAITING))
+                await AWAITING.to_the_end(outcome.leave(AWAITING))
         if outcome is not None:
             outcome = scope.pop(SETTLED, outcome) if mark.holds else outcome
             if DECISIONS in scope:  # of dependencies

@@ -9,7 +9,6 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, Callable
 
-from tidegate.web.answers import to_the_end
 from tidegate.web.callables import is_async
 from tidegate.web.execution import AWAITING, BLOCKING, Execution
 
@@ -58,7 +57,7 @@ def _settling(kind: Any) -> Any:
                     await close()
             finally:
                 # A response that is returned again is not settled again.
-                await to_the_end(_settle_all(self.__dict__.pop(_SETTLE, ())))
+                await AWAITING.to_the_end(_settle_all(self.__dict__.pop(_SETTLE, ())))
 
     return _subclass(kind, __call__=call)
 
@@ -102,7 +101,7 @@ def settle_after_django(response: Any, settle: Settle, cost_after: Any) -> bool:
 
     async def awaiting() -> None:
         if turn.acquire(blocking=False):
-            await to_the_end(settle(AWAITING))
+            await AWAITING.to_the_end(settle(AWAITING))
 
     def settling() -> None:
         if not turn.acquire(blocking=False):
