@@ -54,18 +54,21 @@ BreakerState* PlaceOf(Board& board, uint64_t server) {
   return nullptr;
 }
 
+ShmStore* SharedIn(const RedisOptions& options) {
+  return dynamic_cast<ShmStore*>(options.fallback.get());
+}
+
 }  // namespace
 
 BoardView::BoardView(const RedisOptions& options)
-    : hasher(Hasher::RandomSeed()), board(nullptr), breaker(nullptr) {
-  if (auto* const shm = dynamic_cast<ShmStore*>(options.fallback.get()); shm != nullptr) {
-    const Hasher shared = shm->HasherFor(Identity(options));
+    : hasher(SharedIn(options) != nullptr ? SharedIn(options)->HasherFor(Identity(options))
+                                          : Hasher(Hasher::RandomSeed())),
+      board(nullptr),
+      breaker(nullptr) {
+  if (ShmStore* const shm = SharedIn(options); shm != nullptr) {
     board = static_cast<Board*>(shm->board());
-    breaker = PlaceOf(*board, shared.Hash("").lo | 1);
-    if (breaker != nullptr) {
-      hasher = shared;
-      return;
-    }
+    breaker = PlaceOf(*board, hasher.Hash("").lo | 1);
+    if (breaker != nullptr) return;
   }
   own = std::make_unique<Board>();
   board = own.get();
