@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Callable
 
@@ -60,12 +60,32 @@ def start(server_directory: Path) -> Iterator[Callable[..., RedisServer]]:
         yield lambda *arguments: servers.enter_context(RedisServer(server_directory, *arguments))
 
 
-@pytest.fixture
-def node(server_directory: Path) -> Iterator[RedisServer]:
-    """A cluster of one node that has every slot."""
-    with RedisServer(server_directory, "--cluster-enabled", "yes") as node:
+@contextmanager
+def cluster_of_one(directory: Path) -> Iterator[RedisServer]:
+    with RedisServer(directory, "--cluster-enabled", "yes") as node:
         # Redis 6 knows no ADDSLOTSRANGE.
         added = node.command("CLUSTER", "ADDSLOTS", *(str(slot) for slot in range(16384)))
         assert added == b"+OK\r\n"
         eventually(lambda: b"cluster_state:ok" in node.command("CLUSTER", "INFO"))
         yield node
+
+
+@pytest.fixture
+def node(server_directory: Path) -> Iterator[RedisServer]:
+    """A cluster of one node that has every slot, which the test may do anything to."""
+    with cluster_of_one(server_directory) as node:
+        yield node
+
+
+@pytest.fixture(scope="session")
+def _shared_node(server_directory: Path) -> Iterator[RedisServer]:
+    with cluster_of_one(server_directory) as node:
+        yield node
+
+
+@pytest.fixture
+def shared_node(_shared_node: RedisServer) -> RedisServer:
+    """Such a cluster that other tests use too, emptied."""
+    redis_uri._shared.clear()
+    _shared_node.command("FLUSHALL")
+    return _shared_node

@@ -177,7 +177,7 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
   Decision ChargeAllUsed(Op op, absl::Span<const Charge> plan, const Moment& moment) override;
   Decision PeekAll(absl::Span<const Charge> plan, const Moment& moment,
                    Outcomes* outcomes) override;
-  // For a plan whose keys share a hash slot. Only in Redis; does nothing if the breaker is open.
+  // Only in Redis; does nothing if the breaker is open.
   void GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                 const Moment& moment) override;
   void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
@@ -331,11 +331,15 @@ class RedisStore final : public Store, public std::enable_shared_from_this<Redis
                std::chrono::steady_clock::time_point deadline, Clock clock, Outcomes* outcomes,
                Done done);
   bool Spans(absl::Span<const Charge> plan) const;
-  std::optional<Decision> SubmitSpread(Op op, absl::Span<const Charge> plan, const Moment& moment,
-                                       Clock clock, Outcomes* outcomes, Done done);
+  std::optional<Decision> SubmitSpread(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                                       const Moment& moment, Clock clock, Outcomes* outcomes,
+                                       Done done);
   // The same, and waits for the answer.
-  Decision RunSpread(Op op, absl::Span<const Charge> plan, const Moment& moment,
-                     Outcomes* outcomes);
+  Decision RunSpread(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                     const Moment& moment, Outcomes* outcomes);
+  // RunSpread() for a plan with keys in several slots, Run() for others.
+  Decision RunAll(Op op, absl::Span<const Charge> plan, int64_t admitted_ns, const Moment& moment,
+                  Outcomes* outcomes);
   // `host_ns` is HostNowNs().
   Decision Degraded(Op op, absl::Span<const Charge> plan, const Moment& moment, int64_t host_ns,
                     Outcomes* outcomes);

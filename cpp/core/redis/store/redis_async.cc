@@ -166,8 +166,8 @@ void RedisStore::Enqueue(Op op, absl::Span<const Charge> plan, int64_t admitted_
 std::optional<Decision> RedisStore::Submit(Op op, absl::Span<const Charge> plan,
                                            int64_t admitted_ns, const Moment& moment, Clock clock,
                                            Outcomes* outcomes, Done done) {
-  if ((op == Op::kHit || IsOfUsed(op)) && Spans(plan)) {
-    return SubmitSpread(op, plan, moment, std::move(clock), outcomes, std::move(done));
+  if (Spans(plan)) {
+    return SubmitSpread(op, plan, admitted_ns, moment, std::move(clock), outcomes, std::move(done));
   }
   Decision early;
   if (op == Op::kHit ? HitWithoutWaiting(plan, moment, &early, outcomes)

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "base/monotonic.h"
 #include "redis/health/deny_cache.h"
 #include "redis/protocol/scripts.h"
@@ -24,16 +25,17 @@ class RedisStore::Parting final : public redis::Caller {
   const std::string request_;
 };
 
-// No command charges keys of several slots. Each charge of the plan is a command of its own, all
-// sent at once. If one refuses, the others are given back before the answer is returned, or after
+// No command has keys of several slots. Each charge of the plan is a command of its own, all sent
+// at once. If one refuses a hit, the others are given back before the answer is returned, or after
 // it if the deadline has passed by then.
 class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
  public:
-  Spread(RedisStore& store, Op op, absl::Span<const Charge> plan, Clock clock, Outcomes* outcomes,
-         Done done)
+  Spread(RedisStore& store, Op op, absl::Span<const Charge> plan, int64_t admitted_ns, Clock clock,
+         Outcomes* outcomes, Done done)
       : store_(store),
         op_(op),
         plan_(plan.begin(), plan.end()),
+        admitted_ns_(admitted_ns),
         clock_(std::move(clock)),
         wanted_(outcomes),
         done_(std::move(done)),
@@ -49,18 +51,27 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
     left_ = plan_.size();
     for (size_t i = 0; i < plan_.size(); ++i) {
       const auto hear = [self = shared_from_this(), i](const Decision& decision) {
-        if (self->op_ != Op::kHit) self->outcomes_[i] = {decision};
+        if (!self->HasOutcomes()) self->outcomes_[i] = {decision};
         if (--self->left_ == 0) self->Conclude();
       };
-      Outcomes* const outcomes = op_ == Op::kHit ? &outcomes_[i] : nullptr;
+      Outcomes* const outcomes = HasOutcomes() ? &outcomes_[i] : nullptr;
       const auto early =
-          store_.Submit(op_, {&plan_[i], 1}, kNoInstant, moment, clock_, outcomes, hear);
+          store_.Submit(op_, {&plan_[i], 1}, admitted_ns_, moment, clock_, outcomes, hear);
       if (early.has_value()) hear(*early);
     }
   }
 
  private:
+  bool HasOutcomes() const { return op_ == Op::kHit || op_ == Op::kPeek; }
+
   void Conclude() {
+    if (!IsDecision(op_)) {
+      // One server that has answered is enough, whose clock is ahead if there are several.
+      decision_.at_ns = kNoInstant;
+      for (const Outcomes& outcome : outcomes_)
+        decision_.at_ns = std::max(decision_.at_ns, outcome[0].at_ns);
+      return done_(decision_);
+    }
     bool degraded = false;
     for (size_t i = 0; i < plan_.size(); ++i) {
       verdict_.Add(outcomes_[i][0], static_cast<uint32_t>(i));
@@ -124,6 +135,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
   const Op op_;
   std::vector<std::string> keys_;
   std::vector<Charge> plan_;
+  const int64_t admitted_ns_;
   const Clock clock_;
   Outcomes* const wanted_;
   const RedisStore::Done done_;
@@ -144,10 +156,11 @@ bool RedisStore::Spans(absl::Span<const Charge> plan) const {
 }
 
 std::optional<Decision> RedisStore::SubmitSpread(Op op, absl::Span<const Charge> plan,
-                                                 const Moment& moment, Clock clock,
-                                                 Outcomes* outcomes, Done done) {
+                                                 int64_t admitted_ns, const Moment& moment,
+                                                 Clock clock, Outcomes* outcomes, Done done) {
   if (op != Op::kHit) {
-    std::make_shared<Spread>(*this, op, plan, std::move(clock), nullptr, std::move(done))
+    std::make_shared<Spread>(*this, op, plan, admitted_ns, std::move(clock), outcomes,
+                             std::move(done))
         ->Begin(moment);
     return std::nullopt;
   }
@@ -164,9 +177,25 @@ std::optional<Decision> RedisStore::SubmitSpread(Op op, absl::Span<const Charge>
     }
   }
   if (known.get().limit != nullptr) return known.get();
-  std::make_shared<Spread>(*this, op, plan, std::move(clock), outcomes, std::move(done))
+  std::make_shared<Spread>(*this, op, plan, admitted_ns, std::move(clock), outcomes,
+                           std::move(done))
       ->Begin(moment);
   return std::nullopt;
+}
+
+Decision RedisStore::RunSpread(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                               const Moment& moment, Outcomes* outcomes) {
+  absl::Notification over;
+  Decision decision;
+  const auto hear = [&](const Decision& d) {
+    decision = d;
+    over.Notify();
+  };
+  const auto early = SubmitSpread(op, plan, admitted_ns, moment, nullptr, outcomes, hear);
+  if (early.has_value()) return *early;
+  Flush();
+  over.WaitForNotification();
+  return decision;
 }
 
 }  // namespace tidegate

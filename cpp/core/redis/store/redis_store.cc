@@ -7,7 +7,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "base/monotonic.h"
 #include "leases/table.h"
 #include "redis/health/board.h"
@@ -485,32 +484,22 @@ Decision RedisStore::Peek(const Charge& charge, const Moment& moment) {
 }
 Decision RedisStore::HitAll(absl::Span<const Charge> plan, const Moment& moment,
                             absl::FunctionRef<int64_t()>, Outcomes* outcomes) {
-  return Spans(plan) ? RunSpread(Op::kHit, plan, moment, outcomes)
-                     : Run(Op::kHit, plan, kNoInstant, moment, outcomes);
+  return RunAll(Op::kHit, plan, kNoInstant, moment, outcomes);
 }
-Decision RedisStore::RunSpread(Op op, absl::Span<const Charge> plan, const Moment& moment,
-                               Outcomes* outcomes) {
-  absl::Notification over;
-  Decision decision;
-  const auto early = SubmitSpread(op, plan, moment, nullptr, outcomes, [&](const Decision& d) {
-    decision = d;
-    over.Notify();
-  });
-  if (early.has_value()) return *early;
-  Flush();
-  over.WaitForNotification();
-  return decision;
+Decision RedisStore::RunAll(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
+                            const Moment& moment, Outcomes* outcomes) {
+  return Spans(plan) ? RunSpread(op, plan, admitted_ns, moment, outcomes)
+                     : Run(op, plan, admitted_ns, moment, outcomes);
 }
 Decision RedisStore::ChargeUsed(Op op, const Charge& charge, const Moment& moment) {
   return ChargeAllUsed(op, {&charge, 1}, moment);
 }
 Decision RedisStore::ChargeAllUsed(Op op, absl::Span<const Charge> plan, const Moment& moment) {
-  return Spans(plan) ? RunSpread(op, plan, moment, nullptr)
-                     : Run(op, plan, kNoInstant, moment, nullptr);
+  return RunAll(op, plan, kNoInstant, moment, nullptr);
 }
 Decision RedisStore::PeekAll(absl::Span<const Charge> plan, const Moment& moment,
                              Outcomes* outcomes) {
-  return Run(Op::kPeek, plan, kNoInstant, moment, outcomes);
+  return RunAll(Op::kPeek, plan, kNoInstant, moment, outcomes);
 }
 int64_t RedisStore::Refund(const Charge& charge, const Moment& moment) {
   Charge rest = charge;
@@ -523,11 +512,11 @@ void RedisStore::Release(const Charge& charge, int64_t admitted_ns, const Moment
 }
 void RedisStore::GiveBack(Op op, absl::Span<const Charge> plan, int64_t admitted_ns,
                           const Moment& moment) {
-  if (!plan.empty()) (void)Run(op, plan, admitted_ns, moment, nullptr);
+  if (!plan.empty()) (void)RunAll(op, plan, admitted_ns, moment, nullptr);
 }
 int64_t RedisStore::Extend(absl::Span<const Charge> plan, int64_t admitted_ns,
                            const Moment& moment) {
-  const Decision done = Run(Op::kExtend, plan, admitted_ns, moment, nullptr);
+  const Decision done = RunAll(Op::kExtend, plan, admitted_ns, moment, nullptr);
   return done.at_ns > 0 ? done.at_ns : kNoInstant;
 }
 void RedisStore::Reset(const Charge& charge, const Moment& moment) {
