@@ -21,6 +21,12 @@ def test_the_default_is_ten_thousand_a_month_with_a_rollover_of_five_thousand() 
     assert str(Quota()) == "quota 10000/month rollover 5000"
     assert Quota() == Quota(10_000, rollover=5_000) == tg.Limit("quota 10000/month rollover 5000")
     assert str(Quota(10_000)) == "quota 10000/month"
+    assert str(Quota(tz="Europe/Berlin")) == "quota 10000/month in Europe/Berlin rollover 5000"
+
+
+def test_a_rollover_of_none_carries_nothing_whether_or_not_a_limit_is_given() -> None:
+    assert str(Quota(rollover=None)) == str(Quota(10_000, rollover=None)) == "quota 10000/month"
+    assert str(Quota(rollover=7)) == "quota 10000/month rollover 7"
 
 
 @pytest.mark.parametrize(

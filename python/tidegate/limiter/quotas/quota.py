@@ -60,15 +60,16 @@ class Rollover:
 class Quota(Limit):
     """A number of units in each calendar period, of which unused units may be carried over.
 
-    ``Quota()`` equals ``Quota(10_000, period="month", rollover=5_000)``. A quota is used like any
-    limit: ``Limiter(Quota(...))``, in a list with other limits, in a Plan. Its text ``str(quota)``,
-    such as ``quota 10000/month rollover 5000``, can be used in rules.
+    ``Quota()`` equals ``Quota(10_000, period="month", rollover=5_000)``. A `limit` that is left out
+    is 10,000. A `rollover` that is left out is None, or 5,000 if `limit` is left out too. A quota
+    is used like any limit: ``Limiter(Quota(...))``, in a list with other limits, in a Plan. Its
+    text ``str(quota)``, such as ``quota 10000/month rollover 5000``, can be used in rules.
 
     `period` is day, week, month, quarter or year. It begins at midnight in the time zone `tz` (a
     name of the IANA database or a ZoneInfo) on `anchor_day` of the month, or on the last day of a
     shorter month. The `anchor_day` of a week is from 1 (Monday) to 7 (Sunday); for quarters and
     years it may be a date, whose month counts too. `rollover` is the most units that are carried
-    into the next period, a share of the limit such as ``"50%"``, a Rollover, or None.
+    into the next period, a share of the limit such as ``"50%"``, a Rollover, or None for no units.
     `first_period` is ``"full"`` or ``"prorated"``; a prorated first period gives a new key only the
     share of the units for the rest of the period. `name`, `shadow` and `id` are those of Limit:
     with an `id`, a key keeps its units when the quota changes. A larger limit then adds its share
@@ -87,16 +88,17 @@ class Quota(Limit):
         *,
         anchor_day: int | dt.date = 1,
         tz: str | ZoneInfo = "UTC",
-        rollover: int | str | Rollover | None = None,
+        rollover: int | str | Rollover | None = ...,  # type: ignore[assignment]
         first_period: Literal["full", "prorated"] = "full",
         name: str | None = None,
         shadow: bool = False,
         id: str | None = None,
         was: Iterable[tuple[int, dt.datetime | float]] = (),
     ) -> None:
+        if rollover is ...:  # type: ignore[comparison-overlap]
+            rollover = 5_000 if limit is None else None
         if limit is None:
             limit = 10_000
-            rollover = 5_000 if rollover is None else rollover
         if isinstance(limit, bool) or not isinstance(limit, int):
             raise ArgumentTypeError(
                 f"the limit of a quota is {limit!r} of type {type(limit).__name__}; expected an int"
