@@ -191,9 +191,11 @@ def api_key(known: Known, *, header: str = "x-api-key") -> KeyFunction:
     """Reads the API key from `header` (for Authorization, the text after ``Bearer``).
 
     `known` says which keys exist, since anybody can invent one: a container of them, or a function
-    of the key, async or not, that returns whether it exists, or the name (a str) of its account.
-    The limiter gets a digest and never the API key itself. The result is None if the request has no
-    key, or an unknown one.
+    of the key, async or not, that returns its account (a text, bytes, an int or a UUID), or whether
+    it exists. All keys of an account count together. None, False and an empty text mean that the
+    key is unknown; an int is an account even if it is 0 or 1, so a function that returns a number
+    for whether a key exists needs a ``bool()`` around it. The limiter gets the account or a digest,
+    and never the API key itself. The result is None if the request has no key, or an unknown one.
     """
     check = _known(known)
     name = _field_name(header)
@@ -484,14 +486,17 @@ def _verified(kind: str, value: str | None, check: Callable[[str], Any]) -> Any:
     return _credential_key(kind, value, verdict)
 
 
-async def _verified_later(kind: str, value: str, verdict: Awaitable[Any]) -> str | None:
+async def _verified_later(kind: str, value: str, verdict: Awaitable[Any]) -> Key | None:
     return _credential_key(kind, value, await verdict)
 
 
-def _credential_key(kind: str, value: str, verdict: Any) -> str | None:
-    if not verdict:
+def _credential_key(kind: str, value: str, verdict: Any) -> Key | None:
+    is_number = isinstance(verdict, int) and not isinstance(verdict, bool)
+    if not verdict and not is_number:
         return None
-    if isinstance(verdict, str):
+    if isinstance(verdict, bytes):
+        return b"account:" + verdict
+    if is_number or isinstance(verdict, (str, UUID)):
         return f"account:{verdict}"
     digest = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=16)
     return f"{kind}:{digest.hexdigest()}"

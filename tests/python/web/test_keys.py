@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
+from uuid import UUID
 
 import pytest
 import tidegate as tg
@@ -204,6 +205,26 @@ def test_an_api_key_is_recognised_and_never_shown():
     named = keys.api_key({"s3cret": "acme"}.get, header="authorization")
     assert named(scope("Bearer s3cret", name="authorization")) == "account:acme"
     assert named(scope("Basic s3cret", name="authorization")) is None
+
+
+@pytest.mark.parametrize(
+    ("account", "expected"),
+    [
+        ("acme", "account:acme"),
+        (b"acme\xff", b"account:acme\xff"),
+        (7, "account:7"),
+        (0, "account:0"),
+        (UUID(int=7), f"account:{UUID(int=7)}"),
+        (None, None),
+        (False, None),
+        ("", None),
+        (b"", None),
+    ],
+)
+def test_all_api_keys_of_an_account_count_together(account, expected):
+    key = keys.api_key({"first": account, "second": account}.get)
+    assert key(scope("first", name="x-api-key")) == expected
+    assert key(scope("second", name="x-api-key")) == expected
 
 
 def test_a_cookie_is_the_key():
