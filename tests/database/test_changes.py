@@ -516,6 +516,13 @@ def test_a_cache_that_cannot_be_written_is_only_logged(
     assert "cannot be kept" in caplog.text
 
 
+@pytest.mark.parametrize("interval", [0, -1, True, None, "x", float("nan")])
+def test_an_interval_that_is_no_time_is_refused(database: RuleDatabase, interval: Any) -> None:
+    database.add_rule("api", "10/minute")
+    with pytest.raises(tg.ConfigurationError, match=r"interval is .*; expected seconds above 0"):
+        SqlRules(database.url, interval=interval)
+
+
 def test_passwords_are_not_logged(own_postgres: PostgresServer) -> None:
     url = own_postgres.url("none").replace("tests@", "tests:secret@")
     with pytest.raises(tg.StorageError) as caught:

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate.limiter.errors import ConfigurationError
 from tidegate.rules.document import read_file
 from tidegate.rules.source import ChangedMeanwhile, Reading, RuleSource
 
@@ -36,8 +35,6 @@ class FileWatch:
     """Notices new versions of files, by a function that returns their stamps."""
 
     def __init__(self, stamp: Callable[[], Any], interval: float) -> None:
-        if not isinstance(interval, (int, float)) or isinstance(interval, bool) or interval <= 0:
-            raise ConfigurationError(f"the interval is {interval!r}; expected seconds above 0")
         self._stamp = stamp
         self._interval = interval
         self._read: Any = None

@@ -74,6 +74,8 @@ class Source(Generic[Held]):
     """
 
     def __init__(self, *, interval: float = 1.0) -> None:
+        if not isinstance(interval, (int, float)) or isinstance(interval, bool) or not interval > 0:
+            raise ConfigurationError(f"the interval is {interval!r}; expected seconds above 0")
         self._interval = interval
         # Held while the place is read, which may take long. Never taken by a fork.
         self._reading = threading.Lock()
