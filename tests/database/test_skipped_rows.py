@@ -36,6 +36,17 @@ def test_a_second_override_of_one_key_is_skipped(database: RuleDatabase) -> None
         assert source.current.overrides == 1
 
 
+def test_a_version_that_differs_by_skipped_rows_alone_lists_them(database: RuleDatabase) -> None:
+    database.add_rule("api", "10/minute")
+    with SqlRules(database.url) as source:
+        database.add("user_tiers", user_id="7", tier="free", custom_limits="[]")
+        assert not source.refresh()
+        assert ["user_tiers row '7'" in str(each) for each in source.current.skipped] == [True]
+        database.run("DELETE FROM user_tiers")
+        assert not source.refresh()
+        assert source.current.skipped == ()
+
+
 def test_a_rule_that_is_not_accepted_is_not_skipped(database: RuleDatabase) -> None:
     database.add_rule("api", "soon")
     with pytest.raises(RulesError):

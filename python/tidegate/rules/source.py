@@ -355,6 +355,13 @@ class RuleSource(Source[RuleSet]):
             )  # fmt: skip
         return rules
 
+    def _accept(self, version: RuleSet) -> bool:
+        if version.digest == self.current.digest:
+            # The rows that were left out may be others, of the same rules.
+            self.current.skipped = version.skipped
+            self.current._overrides_mark = version._overrides_mark
+        return super()._accept(version)
+
     def _check_that_rules_stay(self, before: RuleSet, after: RuleSet) -> None:
         """Raises RefusedError for a version that takes all rules, or all that is left, away."""
         if self._allows_empty:
