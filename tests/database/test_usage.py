@@ -208,7 +208,7 @@ def test_the_end_of_the_interpreter_writes_what_waits(sqlite: RuleDatabase) -> N
     [
         ({"interval": 0}, "the interval is 0; expected seconds above 0"),
         ({"capacity": 0}, "the capacity is 0; expected 1 or more"),
-        ({"keep": -1}, "keep is -1; expected days above 0, or None"),
+        ({"keep": -1}, "keep is -1; expected days above 0, at most 100000, or None"),
     ],
 )
 def test_wrong_options_are_refused(

@@ -251,6 +251,10 @@ def test_old_violations_are_deleted(database: RuleDatabase) -> None:
         ({"sink": 5}, "the sink is 5 of type int; expected a URL"),
         ({"sink": print, "interval": 0}, "the interval is 0; expected seconds above 0"),
         ({"sink": print, "capacity": 0}, "the capacity is 0; expected 1 or more"),
+        ({"sink": "sqlite://", "keep": -1}, "keep is -1; expected days above 0"),
+        ({"sink": "sqlite://", "keep": 0}, "keep is 0; expected days above 0"),
+        ({"sink": "sqlite://", "keep": "x"}, "keep is 'x'; expected days above 0"),
+        ({"sink": "sqlite://", "keep": float("inf")}, "keep is inf; expected days above 0"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], said: str) -> None:

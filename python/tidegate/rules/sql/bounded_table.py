@@ -19,10 +19,16 @@ HOUR = 3600
 # Tables are made smaller once they hold the first share of their bound, down to the second one.
 _FULL, _KEPT = 0.9, 0.8
 _LEAST_ROWS, _LEAST_BYTES = 1000, 2**20
+_MOST_DAYS = 100_000  # before which there is a date
 
 
-def check_bounds(most_rows: int | None, most_bytes: int | None) -> None:
-    """Raises ConfigurationError for bounds that are too small."""
+def check_bounds(keep: float | None, most_rows: int | None, most_bytes: int | None) -> None:
+    """Raises ConfigurationError for bounds that are too small, or no numbers."""
+    is_number = isinstance(keep, (int, float)) and not isinstance(keep, bool)
+    if keep is not None and not (is_number and 0 < keep <= _MOST_DAYS):
+        raise ConfigurationError(
+            f"keep is {keep!r}; expected days above 0, at most {_MOST_DAYS}, or None"
+        )
     for name, given, least in (
         ("most_rows", most_rows, _LEAST_ROWS),
         ("most_bytes", most_bytes, _LEAST_BYTES),

@@ -92,9 +92,7 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(interval=interval, capacity=capacity)
-        check_bounds(most_rows, most_bytes)
-        if keep is not None and not (isinstance(keep, (int, float)) and keep > 0):
-            raise ConfigurationError(f"keep is {keep!r}; expected days above 0, or None")
+        check_bounds(keep, most_rows, most_bytes)
         self._database = Database(database, timeout)
         self._keep = keep
         self._clock = clock

@@ -44,7 +44,7 @@ class ViolationTable:
         timeout: float = 5.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        check_bounds(most_rows, most_bytes)
+        check_bounds(keep, most_rows, most_bytes)
         self._database = Database(database, timeout)
         self._keep = None if keep is None else dt.timedelta(days=keep)
         self._clock = clock
