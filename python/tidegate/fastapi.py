@@ -53,7 +53,7 @@ from tidegate.web.frameworks.fastapi_errors import (
     exceeded_error,
     refusal_error,
 )
-from tidegate.web.frameworks.fastapi_handlers import HANDLED, wrap_handlers
+from tidegate.web.frameworks.fastapi_handlers import HANDLED, HELD, wrap_handlers
 from tidegate.web.frameworks.fastapi_injection import watch_signatures
 from tidegate.web.frameworks.fastapi_openapi import EXEMPT, describe_refusals
 from tidegate.web.frameworks.order_check import check_limit
@@ -209,6 +209,8 @@ class RateLimit:
             return
         outcome = scope[DECISIONS][-1]
         outcome.hold()
+        if outcome.limits.lease_ns:
+            scope.setdefault(HELD, []).append(outcome)
         if scope["type"] != "websocket":
             self._settle_by_results(scope)
         scope.setdefault(PENDING, []).append(outcome)

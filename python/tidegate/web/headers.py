@@ -53,12 +53,19 @@ def fields_for(
     `families` are ``"x-ratelimit"`` (X-RateLimit-Limit, -Remaining, -Reset), ``"ietf"``
     (RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers, as RFC 9651
     lists) and ``"openai"`` (x-ratelimit-limit-requests and so on). Retry-After is on every
-    refusal after which waiting helps. `limiter` has the clock. Raises ConfigurationError for other
-    families.
+    refusal after which waiting helps. Limits in shadow are not shown. `limiter` has the clock.
+    Raises ConfigurationError for other families.
     """
     chosen = check_families(families)
+    enforced = [limit for limit in limits if not limit.shadow]
+    if not enforced:
+        chosen = ()
     return HeaderFields(
-        limiter, list(limits), "x-ratelimit" in chosen, "ietf" in chosen, OPENAI in chosen
+        limiter,
+        enforced or list(limits),
+        "x-ratelimit" in chosen,
+        "ietf" in chosen,
+        OPENAI in chosen,
     )
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import tidegate as tg
-from fastapi import Depends, FastAPI
+from fastapi import BackgroundTasks, Depends, FastAPI
 from fastapi.responses import StreamingResponse
 from flask import Flask, Response
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from tidegate import rate_limit
@@ -145,6 +146,44 @@ def test_so_many_requests_pass_at_once(make: Any, how: str, end: str) -> None:
             found = await asyncio.gather(*tasks, return_exceptions=True)
             if end == "answers":
                 assert found == [200, 200]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("answer", ["a value", "a response", "one response of all"])
+@pytest.mark.parametrize("how", ["a decorator", "a dependency", "middleware"])
+def test_background_tasks_take_no_place(how: str, answer: str) -> None:
+    async def run() -> None:
+        calls = Calls()
+        calls.app = app = FastAPI()
+        ended = []
+
+        async def work() -> None:
+            await calls.go.wait()
+            ended.append(answer)
+
+        shared = PlainTextResponse("ok", background=BackgroundTask(work))
+
+        async def route(tasks: BackgroundTasks) -> Any:
+            if answer == "one response of all":
+                return shared
+            if answer == "a response":
+                return PlainTextResponse("ok", background=BackgroundTask(work))
+            tasks.add_task(work)
+            return "ok"
+
+        if how == "a decorator":
+            app.post("/")(rate_limit("2 at once", clock=CLOCK)(route))
+        elif how == "a dependency":
+            app.post("/", dependencies=[Depends(RateLimit("2 at once", clock=CLOCK))])(route)
+        else:
+            app.post("/")(route)
+            calls.app = RateLimitMiddleware(app, "2 at once", clock=CLOCK)
+        tasks = [*await calls.begin(2), *await calls.begin(2), *await calls.begin(2)]
+        assert ended == []
+        calls.go.set()
+        assert await asyncio.gather(*tasks) == [200] * 6
+        assert ended == [answer] * 6
 
     asyncio.run(run())
 

@@ -116,6 +116,14 @@ def test_a_plan_sends_all_policies_and_the_limit_that_binds():
     assert fields["x-ratelimit-limit"] == "3"
 
 
+def test_limits_in_shadow_are_not_shown():
+    tried = tg.Limit("1/minute", shadow=True)
+    fields = told(["10/minute", tried], 1, 1)
+    assert fields["ratelimit-policy"] == '"10/minute";q=10;w=60'
+    assert fields["ratelimit"] == '"10/minute";r=8;t=6'
+    assert told(tried, 1, 1) == {}
+
+
 def test_a_burst_is_the_limit_and_the_rate_is_the_policy():
     fields = told("10/second burst 40", 1)
     assert fields["x-ratelimit-limit"] == "40"

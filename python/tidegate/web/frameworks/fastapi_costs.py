@@ -1,10 +1,13 @@
-"""Settles the costs that dependencies of FastAPI charged, once the route has answered."""
+"""Settles the costs that dependencies of FastAPI charged, and gives their places back, once the
+route has answered."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import MutableMapping
 from typing import Any
+
+from starlette.background import BackgroundTasks
 
 from tidegate.web.callables import is_async, is_generator
 from tidegate.web.decisions import DECISIONS
@@ -13,7 +16,7 @@ from tidegate.web.frameworks.starlette_exceptions import add_fields
 from tidegate.web.frameworks.streams import settle_after_starlette
 from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["PENDING", "settle_by_results_of", "settle_one"]
+__all__ = ["PENDING", "leave_after", "settle_by_results_of", "settle_one"]
 
 # The key under which a scope holds the outcomes that are not settled yet.
 PENDING = "tidegate.settling"
@@ -21,6 +24,31 @@ PENDING = "tidegate.settling"
 _REQUEST = "tidegate_request"
 # A wrapped function has this attribute.
 _SETTLES = "__tidegate_settles_results__"
+
+
+class _Leaving(BackgroundTasks):
+    """Gives the places of a request back when its response has been sent, and then runs the
+    background tasks of the response."""
+
+    def __init__(self, held: list[RequestDecision], background: Any) -> None:
+        super().__init__()
+        self._held = held
+        if isinstance(background, BackgroundTasks):
+            self.tasks = background.tasks  # the service may add others to them
+        elif background is not None:
+            self.tasks.append(background)
+
+    async def __call__(self) -> None:
+        for outcome in self._held:
+            await AWAITING.to_the_end(outcome.leave(AWAITING))
+        await super().__call__()
+
+
+def leave_after(response: Any, held: list[RequestDecision]) -> None:
+    """Gives the places of `held` back once `response` has been sent, before its background
+    tasks run; a response that fails leaves that to the dependency."""
+    if hasattr(response, "background"):
+        response.background = _Leaving(held, response.background)
 
 
 def settle_by_results_of(route: Any) -> None:

@@ -24,10 +24,12 @@ from tidegate.web.hooks import HeldLogs, log
 from tidegate.web.refusal import USUAL, plain_body
 from tidegate.web.request_limiter import NOT_READY
 
-__all__ = ["HANDLED", "SETTLED", "take_decision", "wrap_handlers"]
+__all__ = ["HANDLED", "HELD", "SETTLED", "take_decision", "wrap_handlers"]
 
 # The key that a scope has if the handler of its route adds the fields of its decisions.
 HANDLED = "tidegate.handled"
+# The key under which a scope holds the decisions of dependencies that took places.
+HELD = "tidegate.held"
 
 # The key under which a scope holds the mark of a limited function and its decision.
 _DECIDED = "tidegate.decided"
@@ -87,6 +89,8 @@ class _Handler:
             raise error from exc
         if DECISIONS in scope:
             add_fields(request, response)
+        if HELD in scope:
+            _leave_after(response, scope)
         return response
 
     def _begin(self, scope: Any) -> None:
@@ -96,6 +100,12 @@ class _Handler:
         if any(mark_of(call) is not UNMARKED for call in calls):
             watch_handlers(scope)
         _note_vain_exemption(scope, self._dependant)
+
+
+def _leave_after(response: Any, scope: Any) -> None:
+    from tidegate.web.frameworks.fastapi_costs import leave_after
+
+    leave_after(response, scope.pop(HELD))
 
 
 def _answered(request: Any, exc: Exception) -> Exception:
@@ -250,6 +260,8 @@ class _First(_Handler):
                 outcome.put(raw)
         elif DECISIONS in scope:
             add_fields(request, response)
+        if HELD in scope:
+            _leave_after(response, scope)
         return response
 
     async def _decide(self, request: Any) -> Any:
