@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
@@ -19,11 +20,29 @@ constexpr const char* kAccepted =
     "; expected None, a ManualClock, an object with now_ns(), or a callable that returns int "
     "nanoseconds or float seconds since the epoch";
 
+constexpr int64_t kDayNs = 86'400'000'000'000;
+constexpr std::pair<const char*, int64_t> kOtherUnits[] = {
+    {"microseconds", 1'000}, {"milliseconds", 1'000'000}, {"seconds", 1'000'000'000}};
+
 // Calls Python for each reading. An exception of the callable is raised by the call that needed the
 // time.
 class PythonClock final : public Clock {
  public:
   explicit PythonClock(const py::object& read) : read_(read) {}
+
+  // Reads the clock once. Refuses one that cannot be read, or that counts in another unit.
+  void Check() const {
+    const py::object now = CallPython(read_.get());
+    const int64_t ns = NsOf(now);
+    if (PyFloat_Check(now.ptr())) return;
+    for (const auto& [name, unit_ns] : kOtherUnits) {
+      if (std::abs(SystemClock::Get().Now() / unit_ns - ns) > kDayNs / unit_ns) continue;
+      Throw(Error::kConfiguration, "the clock returned " + Shown(now.ptr()) +
+                                       ", an int that is the time of now in " + name +
+                                       "; expected int nanoseconds, as of time.time_ns(), or "
+                                       "float seconds");
+    }
+  }
 
   int64_t NowNs() override {
     int64_t ns = 0;
@@ -36,7 +55,10 @@ class PythonClock final : public Clock {
   int64_t Read() const {
     const py::object read = read_.get();
     if (!read) Throw(Error::kClosed, "the clock was freed; expected a limiter that is still used");
-    const py::object now = CallPython(read);
+    return NsOf(CallPython(read));
+  }
+
+  static int64_t NsOf(const py::object& now) {
     if (PyFloat_Check(now.ptr())) return NsOf(PyFloat_AS_DOUBLE(now.ptr()), now);
     if (PyBool_Check(now.ptr()) || !PyIndex_Check(now.ptr())) Refuse(now);
     int overflow = 0;
@@ -85,7 +107,7 @@ GivenClock ClockFrom(const py::object& clock) {
   }
   py::object function = Referable(named ? py::object(clock.attr("now_ns")) : clock);
   auto read = std::make_shared<PythonClock>(function);
-  (void)read->NowNs();  // a clock that cannot be read is refused here
+  read->Check();
   return {std::move(read), std::move(function)};
 }
 

@@ -430,7 +430,8 @@ class Limiter(KeyLimiter):
     its own. `storage` is a URI (``memory://?capacity=1000000``), whose options may also be
     arguments, or the `storage` of another limiter; equal limits with equal prefixes then share
     counts. `clock` is None for the system's, a ManualClock, an object with ``now_ns()``, or a
-    callable that returns int nanoseconds or float seconds.
+    callable that returns int nanoseconds or float seconds; ints that are the time of now in another
+    unit are refused.
 
     With a RuleSet in the place of limits, or as `rules`, it is a RuleLimiter, which makes keys from
     a request's attributes: see there.

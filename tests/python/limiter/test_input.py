@@ -7,6 +7,7 @@ import asyncio
 import datetime
 import math
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -229,6 +230,18 @@ def test_wrong_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises((tg.ConfigurationError, TypeError)) as caught:
         tg.Limiter("5/minute", **options)  # type: ignore[arg-type]
     assert str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("unit_ns", "unit"), [(10**9, "seconds"), (10**6, "milliseconds"), (10**3, "microseconds")]
+)
+def test_a_clock_of_ints_in_another_unit_than_nanoseconds_is_refused(
+    unit_ns: int, unit: str
+) -> None:
+    with pytest.raises(tg.ConfigurationError, match=f"is the time of now in {unit}; expected int"):
+        tg.Limiter("5/minute", clock=lambda: time.time_ns() // unit_ns)
+    for clock in (time.time, time.time_ns, lambda: unit_ns, lambda: 0, lambda: 1_700_000_000):
+        assert tg.Limiter("5/minute", clock=clock).hit("k")
 
 
 def test_limits_of_one_plan_have_names_of_their_own() -> None:
