@@ -39,10 +39,21 @@ Problem NotKnown() {
       "it stays at its estimate, or it was settled a while ago; expected a call within its ttl"};
 }
 
-Problem SettledBefore(int64_t units) {
+// Without `units` it is a release, which gives back the requests that were counted too. `found` may
+// be such a request then, and is equal for a commit of nothing that follows a release.
+Problem SettledBefore(Op op, int64_t found, std::optional<int64_t> units) {
+  std::string how;
+  if (op == Op::kRaise) {
+    how = " and was not raised; expected an extension before it is settled";
+  } else if (!units.has_value()) {
+    how = " by a commit; expected no release after it";
+  } else if (found == *units) {
+    how = " by a release; expected no commit after it";
+  } else {
+    how = absl::StrCat(" at ", found, " units; expected the same number, or no second call");
+  }
   return {409, GrpcStatus::kFailedPrecondition,
-          absl::StrCat("the reservation was settled before, at ", units,
-                       " units; expected the same number, or no second call")};
+          absl::StrCat("the reservation was settled before,", how)};
 }
 
 // One call of a reservation, as often as it takes.
@@ -246,7 +257,9 @@ class ReservedCall final : public Gathering {
     const bool is_known = Has(Found::kOpen) || Has(Found::kAgain) || Has(Found::kSettled);
     if (Has(Found::kNothing) || !is_known) return NotKnown();
     for (const Reservation::Part& part : reservation_->parts) {
-      if (part.found == Found::kSettled) return SettledBefore(part.found_units);
+      if (part.found == Found::kSettled) {
+        return SettledBefore(op_, part.found_units, units_);
+      }
     }
     return std::nullopt;
   }

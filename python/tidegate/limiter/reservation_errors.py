@@ -27,12 +27,15 @@ NOT_OPEN = (
 
 def settled_before(at: Any, actual: Any) -> ReservationError:
     """Returns the error of a commit of `actual` units, where the reservation was settled `at`
-    others."""
-    return ReservationError(
-        f"the reservation was settled before, at {at} units; expected that, or no second commit, "
-        f"and not one of {actual}",
-        settled=True,
-    )
+    others. Of rules, `actual` is None for a release, which gives back the request too; `at` may
+    then be that request, and is equal for a commit of nothing that follows a release."""
+    if actual is None:
+        how = "by a commit; expected no release after it"
+    elif at == actual:
+        how = "by a release; expected no commit after it"
+    else:
+        how = f"at {at} units; expected that, or no second commit, and not one of {actual}"
+    return ReservationError(f"the reservation was settled before, {how}", settled=True)
 
 
 def log_left(error: ReservationError) -> None:

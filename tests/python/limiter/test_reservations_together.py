@@ -158,8 +158,11 @@ def test_rules_have_no_records_until_the_token_is_read(by_rules: tg.RuleLimiter)
         reservation.commit(None)  # type: ignore[arg-type]
     assert reservation.commit(90).charged == 90
     assert reservation.commit(90).charged == 90
-    for other in (lambda: reservation.commit(91), reservation.release):
-        with pytest.raises(tg.ReservationError, match="settled before, at") as error:
+    for other, how in (
+        (lambda: reservation.commit(91), "at"),
+        (reservation.release, "by a commit"),
+    ):
+        with pytest.raises(tg.ReservationError, match=f"settled before, {how}") as error:
             other()
         assert error.value.settled
     with pytest.raises(tg.ReservationError, match="is not open, and was not raised"):
@@ -181,7 +184,7 @@ def test_rules_forget_a_request_that_is_released(by_rules: tg.RuleLimiter) -> No
     reservation = by_rules.reserve(cost=100, user="42")
     for _ in range(2):
         reservation.release()
-    with pytest.raises(tg.ReservationError, match="settled before"):
+    with pytest.raises(tg.ReservationError, match="settled before, by a release"):
         reservation.commit(0)  # which would count the request
 
     async def leave() -> None:

@@ -61,8 +61,12 @@ def test_a_call_that_is_made_again_changes_nothing() -> None:
     status, problem = post(service, "commit", {"reservation": token, "cost": 71})
     assert (status, problem["title"]) == (409, "Conflict")
     assert "settled before, at 70 units" in problem["detail"]
-    assert post(service, "release", {"reservation": token})[0] == 409
-    assert post(service, "extend", {"reservation": token, "cost": 1})[0] == 409
+    for what, body, said in (
+        ("release", {}, "settled before, by a commit; expected no release after it"),
+        ("extend", {"cost": 1}, "settled before, and was not raised; expected an extension before"),
+    ):
+        status, problem = post(service, what, {"reservation": token, **body})
+        assert (status, said in problem["detail"]) == (409, True), problem
     assert left(service) == 930
 
 
@@ -71,6 +75,8 @@ def test_a_release_gives_back_the_request_too() -> None:
     token = reserved(service, cost=100)
     for _ in range(2):
         assert post(service, "release", {"reservation": token})[0] == 200
+    status, problem = post(service, "commit", {"reservation": token, "cost": 0})
+    assert (status, "before, by a release; expected no commit" in problem["detail"]) == (409, True)
     assert (left(service), left(service, "requests")) == (1000, 10)
 
 
