@@ -12,8 +12,8 @@ __all__ = [
     "AT",
     "COUNTS",
     "LEASES",
+    "NUMBERS",
     "REDIS_OPTIONS",
-    "SECONDS",
     "TEXTS",
     "TLS",
     "TLS_FILES",
@@ -62,13 +62,16 @@ class StorageOptions(TypedDict, total=False):
     username: str
 
 
-# The options of Redis. Seconds have an upper bound; counts begin at 1.
-SECONDS = {
-    "timeout": 3600.0,
-    "connect_timeout": 3600.0,
-    "ttl_margin": 86400.0 * 366,
-    "deny_cache_max": 3600.0,
-    "breaker_open": 86400.0,
+ABOVE_0 = math.ulp(0.0)
+# The options of Redis that are numbers, most of them in seconds, with their least and their most;
+# counts begin at 1.
+NUMBERS = {
+    "timeout": (ABOVE_0, 3600.0),
+    "connect_timeout": (ABOVE_0, 3600.0),
+    "ttl_margin": (0.0, 86400.0 * 366),
+    "deny_cache_max": (0.0, 3600.0),
+    "breaker_open": (ABOVE_0, 86400.0),
+    "fallback_share": (ABOVE_0, 1.0),
 }
 # The longest lease, in seconds: its least, its most, and what it is unless given.
 LEASES = (0.001, 10.0, 0.2)
@@ -83,14 +86,13 @@ TLS_FILES = {
 }
 TLS = (*TLS_FILES, "ssl_cert_reqs", "ssl_check_hostname")
 REDIS_OPTIONS = (
-    *SECONDS,
+    *NUMBERS,
     *COUNTS,
     *TEXTS,
     *TLS,
     "clock",
     "db",
     "fallback",
-    "fallback_share",
     "lease",
     "mode",
     "on_breaker",
@@ -111,7 +113,7 @@ def read_count(name: str, value: object) -> int:
 
 
 def read_number(name: str, value: object, least: float, most: float) -> float:
-    """A float from `least` to `most`."""
+    """A float from `least` to `most`; above 0 where `least` is the smallest float above it."""
     number = math.nan
     if isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
@@ -119,7 +121,6 @@ def read_number(name: str, value: object, least: float, most: float) -> float:
         except (ValueError, OverflowError):
             number = math.nan
     if not least <= number <= most:
-        raise ConfigurationError(
-            f"the storage option {name} is {value!r}; expected {least:g} to {most:g}"
-        )
+        numbers = f"above 0, up to {most:g}" if least == ABOVE_0 else f"{least:g} to {most:g}"
+        raise ConfigurationError(f"the storage option {name} is {value!r}; expected {numbers}")
     return number

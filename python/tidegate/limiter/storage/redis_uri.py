@@ -19,8 +19,8 @@ from tidegate.limiter.storage.options import (
     AT,
     COUNTS,
     LEASES,
+    NUMBERS,
     REDIS_OPTIONS,
-    SECONDS,
     TEXTS,
     TLS,
     TLS_FILES,
@@ -39,6 +39,7 @@ __all__ = ["open_redis"]
 
 # The scheme: the kind of server, "s" for TLS, and how the server is found.
 _SCHEME = re.compile(r"(?:redis|valkey)(s?)(?:\+(unix|sentinel|cluster))?")
+_CLIENT_NAME = re.compile(r"[!-~]*")
 _ACCEPTED = (
     "expected redis:// and rediss:// (TLS), redis+unix://, redis+sentinel://, "
     "redis+cluster://, the last two with rediss too, and all of them with valkey"
@@ -110,9 +111,9 @@ def _opened(
             f"with this storage {', '.join(sorted(REDIS_OPTIONS))}, and of a Limiter "
             f"{OF_LIMITERS_TEXT}"
         )
-    for name, most in SECONDS.items():
+    for name, (least, most) in NUMBERS.items():
         if name in given:
-            values[name] = read_number(name, given[name], 0.0, most)
+            values[name] = read_number(name, given[name], least, most)
     for name in ("timeout", "connect_timeout"):
         if values.get(name, 0.0) > _LONG_WAIT:
             log.warning(
@@ -120,8 +121,6 @@ def _opened(
                 "to wait; expected seconds such as 0.05, not milliseconds",
                 *(name, values[name]),
             )
-    if "fallback_share" in given:
-        values["fallback_share"] = read_number("fallback_share", given["fallback_share"], 0.0, 1.0)
     for name in COUNTS:
         if name in given:
             values[name] = read_count(name, given[name])
@@ -148,6 +147,11 @@ def _opened(
                     "expected a str"
                 )
             values[name] = given[name]
+    if not _CLIENT_NAME.fullmatch(values.get("client_name", "")):
+        raise ConfigurationError(
+            f"the storage option client_name is {values['client_name']!r}; expected ASCII without "
+            "blanks, which Redis accepts"
+        )
     password = given.get("password")
     if callable(password):
         values["password_source"] = functools.partial(password)
@@ -187,6 +191,11 @@ def _opened(
         if not path:
             raise ConfigurationError(
                 "the storage URI names no socket; expected redis+unix:///PATH?db=N"
+            )
+        if hosts:
+            raise ConfigurationError(
+                "the storage URI names a host before the path of its socket; expected "
+                "redis+unix:///PATH?db=N, with three slashes"
             )
         values["unix_path"] = unquote(uri.path)
         path = ""
@@ -258,6 +267,10 @@ def _addresses(
 ) -> list[tuple[str, int]]:
     found = []
     for address in [hosts] if one else hosts.split(","):
+        if hosts and not address:
+            raise ConfigurationError(
+                "the storage URI has an empty address among others; expected HOST:PORT,HOST:PORT"
+            )
         try:
             uri = urlsplit(f"//{address}")
             port = uri.port
