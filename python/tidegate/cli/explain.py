@@ -56,10 +56,38 @@ def in_words(limit: Limit) -> list[str]:
             f"Never more than {count} {calls} within any {text}, exactly, wherever it begins.",
             f"It remembers the instants of the last {count} {calls} of each key.",
         ]
+    if limit.algorithm == "quota":
+        return _quota_in_words(limit)
     return [
         f"Up to {count} {calls} in flight at once.",
         f"A place that is not given back is free again after {span(limit.period_ns)}.",
     ]
+
+
+def _quota_in_words(limit: Limit) -> list[str]:
+    words = str(limit).split()
+    period = words[1].partition("/")[2]
+    following = dict(zip(words, words[1:]))
+    units = "unit" if limit.count == 1 else "units"
+    anchor = f", anchor {following['anchor']}" if "anchor" in following else ""
+    lines = [
+        f"{_number(limit.count)} {units} in each calendar {period}, which begins at midnight "
+        f"({following.get('in', 'UTC')}{anchor}).",
+    ]
+    carried = [most for word, most in zip(words, words[1:]) if word == "rollover"]
+    if carried:
+        mosts = [f"{most} of the quota" if most[-1] == "%" else most for most in carried]
+        periods = following.get("for", "1")
+        last = f"{periods} {period}s" if periods != "1" else f"one {period}"
+        lines.append(
+            f"Of the units that are left, at most {' and at most '.join(mosts)} are carried over, "
+            f"and last {last}."
+        )
+    else:
+        lines.append("Units that are left at its end are not carried over.")
+    if "first" in following:
+        lines.append("A new key has only the share for the rest of its first period.")
+    return lines
 
 
 class _Row(NamedTuple):

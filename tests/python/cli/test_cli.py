@@ -100,6 +100,41 @@ def test_check_explains_a_limit(capsys):
     assert len(lines) == 20
 
 
+@pytest.mark.parametrize(
+    ("quota", "said"),
+    [
+        (
+            "quota 10000/month rollover 10",
+            [
+                "10,000 units in each calendar month, which begins at midnight (UTC).",
+                "Of the units that are left, at most 10 are carried over, and last one month.",
+            ],
+        ),
+        (
+            "quota 9/week anchor 7 in Asia/Kolkata rollover 5 rollover 50% for 3 periods "
+            "first prorated",
+            [
+                "9 units in each calendar week, which begins at midnight (Asia/Kolkata, anchor 7).",
+                "Of the units that are left, at most 5 and at most 50% of the quota are carried "
+                "over, and last 3 weeks.",
+                "A new key has only the share for the rest of its first period.",
+            ],
+        ),
+        (
+            "quota 1/day",
+            [
+                "1 unit in each calendar day, which begins at midnight (UTC).",
+                "Units that are left at its end are not carried over.",
+            ],
+        ),
+    ],
+)
+def test_check_says_what_a_quota_means(quota, said, capsys):
+    assert main(["check", quota]) == 0
+    shown = capsys.readouterr().out.split("\n\n")[1]
+    assert [line.strip() for line in shown.splitlines()] == said
+
+
 def test_check_of_several_limits(capsys):
     assert main(["check", "5/2 seconds; 100/hour"]) == 0
     out = capsys.readouterr().out
