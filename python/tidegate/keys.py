@@ -232,7 +232,8 @@ def header(name: str, *, trusted_proxies: Iterable[str]) -> KeyFunction:
 
     The header is believed only if the connection comes from `trusted_proxies`, see client_ip();
     ``["0.0.0.0/0", "::/0", "unix"]`` believes everybody. The key is None if the header is missing,
-    repeated, empty or longer than 8 KiB.
+    empty, longer than 8 KiB, or repeated. A value with a comma is that of a repeated header, which
+    WSGI servers join.
     """
     name = _field_name(name)
     networks, trusts_unix = networks_of(trusted_proxies)
@@ -253,7 +254,9 @@ def header(name: str, *, trusted_proxies: Iterable[str]) -> KeyFunction:
             return None
         fields = fields_of(request, name)
         value = fields[0].strip(" \t") if len(fields) == 1 else ""
-        return f"header:{value}" if 0 < len(value) <= _LONGEST_CREDENTIAL else None
+        if "," in value or not 0 < len(value) <= _LONGEST_CREDENTIAL:
+            return None
+        return f"header:{value}"
 
     return key
 

@@ -242,6 +242,10 @@ def test_a_header_is_read_only_from_a_gateway():
     assert key(scope("acme", name="x-tenant", peer="198.51.100.1")) is None
     assert key(scope("acme", name="x-tenant", peer=None)) is None
     assert key(scope("acme", "evil", name="x-tenant")) is None
+    # As a WSGI server, or a gateway that appends, joins them.
+    assert key(scope("evil,acme", name="x-tenant")) is None
+    assert key({"REMOTE_ADDR": PROXY, "HTTP_X_TENANT": "evil,acme"}) is None
+    assert key({"REMOTE_ADDR": PROXY, "HTTP_X_TENANT": "acme"}) == "header:acme"
 
 
 class User:
