@@ -68,15 +68,15 @@ class Pacing:
     """Checks and applies the options of a transport or adapter.
 
     Each attempt waits for its turn at `limiter`, up to `timeout` seconds; after that
-    RateLimitExceeded is raised, and nothing is sent. An attempt charges 1 to `key`, which may be a
-    function of the request; None means the host. After a response of status 429 the request is sent
-    again up to `retries` times, after the wait in its Retry-After, or else in its RateLimit fields
-    or those of OpenAI and Anthropic. If it states none, the wait is `backoff` seconds, doubled each
-    time; with a `backoff` of None there is no retry. Up to `jitter` seconds are added to each wait,
-    so that callers that were refused together do not come back together. If the wait is longer than
-    `max_wait` seconds, the caller gets the 429. With `learn`, a response of any status that says
-    that nothing is left makes the next requests of the key wait until something is, up to
-    `max_wait` seconds.
+    RateLimitExceeded is raised, and the attempt is not sent. An attempt charges 1 to `key`, which
+    may be a function of the request; None means the host. After a response of status 429 the
+    request is sent again up to `retries` times, after the wait in its Retry-After, or else in its
+    RateLimit fields or those of OpenAI and Anthropic. If it states none, the wait is `backoff`
+    seconds, doubled each time; with a `backoff` of None there is no retry. Up to `jitter` seconds
+    are added to each wait, so that callers that were refused together do not come back together. If
+    the wait is longer than `max_wait` seconds, the caller gets the 429. With `learn`, a 429 that
+    states a wait, and a response of any status that says that nothing is left, make the next
+    requests of the key wait so long, up to `max_wait` seconds.
     """
 
     def __init__(self, host_of: Callable[[Any], Key], options: Mapping[str, Any]) -> None:
@@ -155,9 +155,11 @@ class Pacing:
 
     def learn(self, request: Any, status: int, headers: Mapping[str, str]) -> None:
         """Notes what a response says of the server's limits."""
-        wait = exhausted_for(headers) if self._learns else None
-        if wait and status == 429:
-            wait = server_wait(headers)  # its Retry-After, if it has one
+        if not self._learns:
+            return
+        wait = exhausted_for(headers)
+        if status == 429:  # nothing is left, also if only Retry-After says until when
+            wait = server_wait(headers) or wait
         if wait is None:
             return
         key = self._key_of(request)

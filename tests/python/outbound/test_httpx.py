@@ -275,6 +275,21 @@ def test_what_is_no_transport_is_refused_at_construction() -> None:
         RateLimitTransport("https://api.example.org")
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"x-ratelimit-remaining": "0"}, {"ratelimit": '"a";r=0'}, {"ratelimit": '"a";r=5'}],
+)
+def test_a_429_with_a_wait_holds_the_next_request_back(
+    fields: dict[str, str], waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        pacing, "time", SimpleNamespace(monotonic=lambda: 100.0, sleep=pacing.time.sleep)
+    )
+    with client(answering((429, {"retry-after": "3", **fields}), (200, {})), retries=0) as one:
+        assert [one.get(URL).status_code for _ in range(2)] == [429, 200]
+    assert waits == [3.0]
+
+
 def test_a_200_that_says_that_nothing_is_left_holds_the_next_request_back(
     waits: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
