@@ -44,7 +44,7 @@ def test_with_a_clock_in_python_it_is_settled_once(charged: Any) -> None:
         assert reservation.commit(30)
         assert left() == 970
     for again in (lambda: reservation.commit(31), reservation.release):
-        with pytest.raises(tg.ReservationError, match="settled before, at 30") as error:
+        with pytest.raises(tg.ReservationError, match=r"before, (at 30|by a commit)") as error:
             again()
         assert error.value.settled
     assert left() == 970
