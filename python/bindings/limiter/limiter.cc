@@ -190,6 +190,30 @@ PyObject* FastAllow(PyObject* self, PyObject* const* args, Py_ssize_t count, PyO
   });
 }
 
+PyObject* FastPeek(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  return Guarded([&]() -> PyObject* {
+    KeyAndCost call;
+    Limiter* limiter = LimiterOf(self);
+    if (limiter == nullptr || !call.Read(args, count, names)) return nullptr;
+    return NewDecision(Run(*limiter, [&] { return limiter->Peek(call.key.view(), call.cost); }),
+                       self);
+  });
+}
+
+PyObject* FastChargeUpTo(PyObject* self, PyObject* const* args, Py_ssize_t count, PyObject* names) {
+  return Guarded([&]() -> PyObject* {
+    KeyAndCost call;
+    Limiter* limiter = LimiterOf(self);
+    if (limiter == nullptr || !call.Read(args, count, names)) return nullptr;
+    if (count + (names == nullptr ? 0 : PyTuple_GET_SIZE(names)) < 2) {
+      PyErr_SetString(PyExc_TypeError, "the argument 'cost' is missing");
+      return nullptr;
+    }
+    return NewDecision(
+        Run(*limiter, [&] { return limiter->ChargeUpTo(call.key.view(), call.cost); }), self);
+  });
+}
+
 // (op, key, cost, hit, loop, channel): begins a call for which an event loop must not wait. Returns
 // the decision or None if there is no need to wait, else a future of the loop. `hit` is the
 // decision that a refund or a release gives back, else None.
@@ -232,6 +256,15 @@ PyMethodDef fast_methods[] = {
     {"allow", AsMethod(FastAllow), METH_FASTCALL | METH_KEYWORDS,
      "allow($self, key, cost=1)\n--\n\n"
      "Like hit(), but returns only whether the call may pass: the fastest call."},
+    {"peek", AsMethod(FastPeek), METH_FASTCALL | METH_KEYWORDS,
+     "peek($self, key, cost=1)\n--\n\n"
+     "The decision that a hit of `cost` would get now, with `remaining` and `reset_after`\n"
+     "as they are without it. Charges nothing."},
+    {"charge_up_to", AsMethod(FastChargeUpTo), METH_FASTCALL | METH_KEYWORDS,
+     "charge_up_to($self, key, cost)\n--\n\n"
+     "Like charge(), but charges only as much of `cost` as there is room for.\n\n"
+     "Of several limits each is charged as much as it has room for itself, and `charged` is\n"
+     "the smallest of these charges."},
     {"_begin", AsMethod(FastBegin), METH_FASTCALL | METH_KEYWORDS,
      "_begin($self, op, key, cost, admitted, loop, channel, /)\n--\n\nBegins a call."},
     {"_now_ns", FastNow, METH_NOARGS,
@@ -256,20 +289,11 @@ KeyView KeyFrom(const py::object& key) {
   return view;
 }
 
-py::object Peek(const py::object& self, const py::object& key, const py::object& cost) {
+py::object ChargeInFull(const py::object& self, const py::object& key, const py::object& cost) {
   Limiter& limiter = Checked(self.cast<PyLimiter&>());
   const KeyView view = KeyFrom(key);
   const int64_t units = CostFrom(cost);
-  const Decision decision = Run(limiter, [&] { return limiter.Peek(view.view(), units); });
-  return py::reinterpret_steal<py::object>(NewDecision(decision, self.ptr()));
-}
-
-template <Decision (Limiter::*charge)(std::string_view, int64_t)>
-py::object ChargeUsed(const py::object& self, const py::object& key, const py::object& cost) {
-  Limiter& limiter = Checked(self.cast<PyLimiter&>());
-  const KeyView view = KeyFrom(key);
-  const int64_t units = CostFrom(cost);
-  const Decision decision = Run(limiter, [&] { return (limiter.*charge)(view.view(), units); });
+  const Decision decision = Run(limiter, [&] { return limiter.ChargeInFull(view.view(), units); });
   return py::reinterpret_steal<py::object>(NewDecision(decision, self.ptr()));
 }
 
@@ -329,18 +353,9 @@ void RegisterLimiter(py::module_& m) {
   limiter_type = reinterpret_cast<PyTypeObject*>(limiter.ptr());
   limiter
       .def(py::init(&Make), py::arg("limits"), py::arg("store"), py::arg("clock"), py::arg("scope"))
-      .def("peek", &Peek, py::arg("key"), py::arg("cost") = 1,
-           "peek(self, key, cost=1)\n--\n\n"
-           "The decision that a hit of `cost` would get now, with `remaining` and `reset_after`\n"
-           "as they are without it. Charges nothing.")
-      .def("charge", &ChargeUsed<&Limiter::ChargeInFull>, py::arg("key"), py::arg("cost"),
+      .def("charge", &ChargeInFull, py::arg("key"), py::arg("cost"),
            "charge(self, key, cost)\n--\n\n"
            "Charges all of `cost` to `key`, and refuses nothing: what finds no room is owed.")
-      .def("charge_up_to", &ChargeUsed<&Limiter::ChargeUpTo>, py::arg("key"), py::arg("cost"),
-           "charge_up_to(self, key, cost)\n--\n\n"
-           "Like charge(), but charges only as much of `cost` as there is room for.\n\n"
-           "Of several limits each is charged as much as it has room for itself, and `charged` is\n"
-           "the smallest of these charges.")
       .def("reset", &OfKey<&Limiter::Reset>, py::arg("key"))
       .def("forget", &OfKey<&Limiter::Forget>, py::arg("key"))
       .def(

@@ -108,3 +108,19 @@ def test_a_name_that_the_package_does_not_have(name, meant):
     with pytest.raises(AttributeError, match=f"has no {name}; expected perhaps .*{meant}"):
         getattr(tg, name)
     assert not hasattr(tg, "__wrapped__")
+
+
+@pytest.mark.parametrize("name", ["hit", "allow", "peek", "charge_up_to"])
+def test_calls_of_a_limiter_name_the_argument_that_does_not_fit(name: str) -> None:
+    call = getattr(tg.Limiter("5/minute"), name)
+    with pytest.raises(TypeError, match=r"^the argument 'key' is missing$"):
+        call()
+    with pytest.raises(TypeError, match=r"^takes key and cost, but 3 arguments were given$"):
+        call("k", 1, 2)
+    with pytest.raises(TypeError, match=r"^unexpected argument 'user'; expected key and cost$"):
+        call(user="k")
+
+
+def test_charge_up_to_needs_a_cost() -> None:
+    with pytest.raises(TypeError, match=r"^the argument 'cost' is missing$"):
+        tg.Limiter("5/minute").charge_up_to("k")  # type: ignore[call-arg]

@@ -86,7 +86,7 @@ def test_signatures_can_be_read() -> None:
     assert list(inspect.signature(limiter.refund).parameters) == ["key", "cost", "decision"]
     assert list(inspect.signature(limiter.hit_many).parameters) == ["keys", "costs"]
     assert str(inspect.signature(tidegate.ManualClock.now_ns)) == "(self)"
-    assert str(inspect.signature(tidegate.Limiter.peek)) == "(self, key, cost=1)"
+    assert str(inspect.signature(tidegate.Limiter.peek)) == "(self, /, key, cost=1)"
     assert list(inspect.signature(tidegate.Limit).parameters) == [
         "limit", "period", "burst", "algorithm", "name", "shadow", "id", "max_debt", "oversize",
     ]  # fmt: skip

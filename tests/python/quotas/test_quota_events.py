@@ -107,6 +107,11 @@ def test_what_cannot_be_watched() -> None:
         QuotaWatch(limiter, 5)  # type: ignore[arg-type]
     with pytest.raises(tg.ConfigurationError, match="more than 0 seconds"):
         QuotaWatch(limiter, events.append, every=0)
+    with pytest.raises(tg.ConfigurationError, match="every is 'x'; expected more than 0 seconds"):
+        QuotaWatch(limiter, events.append, every="x")  # type: ignore[arg-type]
+    for other in (5, tg.Plan([limiter])):
+        with pytest.raises(tg.ArgumentTypeError, match=r"the limiter is .*; expected a Limiter"):
+            QuotaWatch(other, events.append)  # type: ignore[arg-type]
 
 
 RULES = """

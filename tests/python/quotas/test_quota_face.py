@@ -79,6 +79,9 @@ def test_a_quota_of_arguments_is_that_of_its_text(quota: Callable[[], Quota], te
         (lambda: Quota(5, rollover=Rollover(5, periods=13)), "expected 1 to 12"),
         (lambda: Rollover(), "expected one of them"),
         (lambda: Rollover("5"), "expected an int"),  # type: ignore[arg-type]
+        (lambda: Quota(5, was=5), "was is 5; expected pairs of a limit and the instant"),  # type: ignore[arg-type]
+        (lambda: Quota(5, was=[5]), "was is [5]; expected pairs"),  # type: ignore[list-item]
+        (lambda: Quota(5, was=[(5,)]), "was is [(5,)]; expected pairs"),  # type: ignore[list-item]
         (lambda: Quota(5, first_period="half"), "expected 'full' or 'prorated'"),  # type: ignore[arg-type]
         (lambda: tg.Limit(5, 60, algorithm="quota"), "expected quota for a quota such as"),
         (lambda: tg.Limit("quota 5/month", burst=3), "burst of 3 was given for quota"),

@@ -12,7 +12,7 @@ from tidegate.limiter.quotas.status import expiry_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Literal
+    from typing import Any, Literal
     from zoneinfo import ZoneInfo
 
     Period = Literal["day", "week", "month", "quarter", "year"]
@@ -119,8 +119,18 @@ class Quota(Limit):
             parts.append(given._text())
         if first_period == "prorated":
             parts.append("first prorated")
-        parts += [_former(*each) for each in was]
+        parts += _formers(was)
         super().__init__(" ".join(parts), name=name, shadow=shadow, id=id)
+
+
+def _formers(was: Iterable[tuple[int, dt.datetime | float]]) -> list[str]:
+    pairs: list[Any] = list(was) if hasattr(was, "__iter__") else [None]
+    if not all(isinstance(each, (tuple, list)) and len(each) == 2 for each in pairs):
+        raise ArgumentTypeError(
+            f"was is {was!r:.80}; expected pairs of a limit and the instant at which it ended, "
+            "such as [(10_000, datetime(...))]"
+        )
+    return [_former(*each) for each in pairs]
 
 
 def _former(limit: int, until: dt.datetime | float) -> str:

@@ -72,9 +72,15 @@ class QuotaWatch:
                 f"the callback is {callback!r} of type {type(callback).__name__}; expected a "
                 "function of a QuotaEvent"
             )
-        if every is not None and not 0 < every < 1e6:
+        is_number = isinstance(every, (int, float)) and not isinstance(every, bool)
+        if every is not None and not (is_number and 0 < every < 1e6):
             raise ConfigurationError(
                 f"every is {every!r}; expected more than 0 seconds, or None for no thread"
+            )
+        if not hasattr(limiter, "_take_quota_events") and not hasattr(limiter, "limits"):
+            raise ArgumentTypeError(
+                f"the limiter is {limiter!r:.80} of type {type(limiter).__name__}; expected a "
+                "Limiter with a quota, or one with rules"
             )
         if not _may_have_quotas(limiter):
             raise ConfigurationError(
