@@ -19,7 +19,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Callable
 
 from tidegate._core import HeaderSend
-from tidegate.limiter.errors import ConfigurationError, StorageError, missing
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, StorageError, missing
 from tidegate.limiter.limit import as_limits
 from tidegate.limiter.limiter import Limiter
 from tidegate.web.answers import answer_asgi
@@ -150,6 +150,14 @@ class RateLimitMiddleware:
         self._exempt_methods = methods_of(given.exempt_methods)
         reads_path = root_reader_of(app)
         self._exempt_paths = exempt_paths_of(given.exempt_paths, reads_path=reads_path)
+        if not isinstance(given.websockets, bool):
+            raise ArgumentTypeError(f"websockets is {given.websockets!r}; expected True and False")
+        of_messages = options.keys() & {"message_cost", "on_message_refused"}
+        if given.messages is None and of_messages:
+            raise ConfigurationError(
+                f"{' and '.join(sorted(of_messages))} was given without messages, a limit on the "
+                "messages of WebSockets; expected messages too"
+            )
         if given.messages is not None and not given.websockets:
             raise ConfigurationError(
                 "messages were given with websockets=False, which lets them pass untouched; "

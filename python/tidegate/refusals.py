@@ -228,6 +228,8 @@ class RefusalLog(_Counting):
                 f"keys is {keys!r}; expected {', '.join(map(repr, KEY_POLICIES))}, and a "
                 "function of the key"
             )
+        if not isinstance(paths, bool):
+            raise ArgumentTypeError(f"paths is {paths!r}; expected True and False")
         # The message never shows the value.
         if secret is not None and (not isinstance(secret, bytes) or not 16 <= len(secret) <= 64):
             raise ConfigurationError(

@@ -317,6 +317,7 @@ def test_keys_of_any_length_take_the_longest_length_at_most_and_differ():
         ({"keys": "plain"}, "'addresses', 'hashed', 'full', 'none'"),
         ({"secret": b"short"}, "16 to 64 bytes"),
         ({"secret": "0123456789abcdef"}, "16 to 64 bytes"),
+        ({"paths": "no"}, "paths is 'no'; expected True and False"),
     ],
 )
 def test_what_a_log_does_not_accept(options, expected):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
+import tidegate as tg
 from servers import limited, uvicorn_at
 
 
@@ -57,6 +58,26 @@ def test_websockets_may_pass_untouched():
     app = limited("1/minute", echo, websockets=False)
     for _ in range(3):
         assert connect(app)[0]["headers"] == [(b"x-mine", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"websockets": "no"}, "websockets is 'no'; expected True and False"),
+        ({"message_cost": 9}, "message_cost was given without messages"),
+        (
+            {"message_cost": len, "on_message_refused": "drop"},
+            "message_cost and on_message_refused",
+        ),
+        (
+            {"messages": "9/second", "websockets": False},
+            "messages were given with websockets=False",
+        ),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(options, message):
+    with pytest.raises((tg.ConfigurationError, TypeError), match=message):
+        limited("1/minute", echo, **options)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
