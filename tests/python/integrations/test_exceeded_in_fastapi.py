@@ -10,7 +10,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from fastapi.testclient import TestClient
 from tidegate import rate_limit
-from tidegate.fastapi import RateLimit
+from tidegate.fastapi import RateLimit, RateLimitExceeded
 
 CLOCK = tg.ManualClock(10**18)
 
@@ -54,7 +54,9 @@ def test_a_limit_that_the_code_finds_exceeded_is_a_429(where: str) -> None:
     assert refused.json()["violated-policies"] == ["1/minute"]
 
 
-@pytest.mark.parametrize("kind", [tg.RateLimitExceeded, tg.TidegateError, 429, HTTPException])
+@pytest.mark.parametrize(
+    "kind", [RateLimitExceeded, tg.RateLimitExceeded, tg.TidegateError, 429, HTTPException]
+)
 def test_a_handler_of_the_service_answers_it(kind: Any) -> None:
     app = service("a route")
 

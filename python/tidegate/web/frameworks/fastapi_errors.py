@@ -59,19 +59,19 @@ def refusal_error(
         if not (_SENDS_DENIALS and offers_denial):
             return WebSocketException(1013, "rate limit exceeded")
     handlers, _ = scope.get("starlette.exception_handlers", ({}, {}))
-    _answer_usually(handlers, RateLimitExceeded)
+    _answer_usually(handlers)
     watch_handlers(scope)
     return RateLimitExceeded(outcome)
 
 
-class _Exceeded(HTTPException):
+class _Exceeded(RateLimitExceeded):
     """The 429 for a RateLimitExceeded that left a route or a dependency."""
 
     def __init__(self, decision: Decision) -> None:
         wait = retry_seconds(decision)
         fields = {} if wait is None else {"Retry-After": str(wait)}
-        super().__init__(429, "Too Many Requests", fields)
-        self.decision = decision
+        errors.RateLimitExceeded.__init__(self, decision)
+        HTTPException.__init__(self, 429, "Too Many Requests", fields)
         self.problem = Problems([decision._limit]).encode(decision, wait)
 
 
@@ -82,12 +82,12 @@ def exceeded_error(request: HTTPConnection, exc: errors.RateLimitExceeded) -> Ex
     handlers, _ = request.scope.get("starlette.exception_handlers", ({}, {}))
     if any(kind in handlers for kind in type(exc).__mro__ if issubclass(kind, TidegateError)):
         return exc
-    _answer_usually(handlers, _Exceeded)
+    _answer_usually(handlers)
     return _Exceeded(exc.decision)
 
 
-def _answer_usually(handlers: Any, kind: type[HTTPException]) -> None:
-    """Answers exceptions of `kind` with their problem, unless the service has a handler for them.
+def _answer_usually(handlers: Any) -> None:
+    """Answers a RateLimitExceeded with its problem, unless the service has a handler for it.
 
     FastAPI's own handler for HTTPException would send another body.
     """
@@ -95,7 +95,7 @@ def _answer_usually(handlers: Any, kind: type[HTTPException]) -> None:
     general = [handlers.get(each) for each in kinds]
     usual = (None, http_exception_handler)
     if all(getattr(handler, ADDS_FIELDS, handler) in usual for handler in general):
-        handlers.setdefault(kind, _answer)
+        handlers.setdefault(RateLimitExceeded, _answer)
 
 
 class _Answered(Exception):
@@ -128,7 +128,7 @@ async def _send_answer(request: HTTPConnection, exc: _Answered) -> Response:
     return answer
 
 
-async def _answer(request: HTTPConnection, exc: RateLimitExceeded | _Exceeded) -> Response:
+async def _answer(request: HTTPConnection, exc: RateLimitExceeded) -> Response:
     return Response(exc.problem, 429, exc.headers, PROBLEM_TYPE.decode())
 
 
