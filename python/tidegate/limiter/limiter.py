@@ -226,13 +226,17 @@ class KeyLimiter(_core.Limiter, ReservesByKey, BaseLimiter):
         """Forgets what `key` has used.
 
         A quota's units of this period are whole again. What the key has beyond them stays: the
-        top-ups and the carried units that are left.
+        top-ups and the carried units that are left. Raises nothing while Redis does not answer:
+        then the fallback forgets, and Redis does not. ping() raises then.
         """
         super().reset(key)
         self._room.wake_first(key)
 
     def forget(self, key: Key) -> None:
-        """Makes `key` a new key. Unlike reset(), deletes a quota's top-ups and carried units."""
+        """Makes `key` a new key. Unlike reset(), deletes a quota's top-ups and carried units.
+
+        While Redis does not answer, it is as with reset().
+        """
         super().forget(key)
         self._room.wake_first(key)
 

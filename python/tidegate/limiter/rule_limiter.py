@@ -339,7 +339,8 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         of the service's own, those by the address, by the endpoint and of all requests; with an
         address, the latter two; and so on. `rules` names the ids of the rules to reset in place of
         that, shared or not; ConfigurationError names an id that no rule has. The top-ups and the
-        carried units that are left of quotas stay; see Limiter.reset().
+        carried units that are left of quotas stay, and while Redis does not answer, only the
+        fallback forgets; see Limiter.reset().
         """
         self._reset(self._with_tier(attributes), _core.RESET, self._named(rules))
 
