@@ -103,7 +103,9 @@ class Admin:
         """Raises ProblemError unless the rules in force come from the database."""
         if self.foreign_rules is not None:
             raise ProblemError(
-                409, f"the rules come from {self.rules!r:.200}; expected a change in that place"
+                409,
+                f"the rules come from {self.rules!r:.200} and not from the database; expected them "
+                "to be read and changed there",
             )
 
     def change_rules(
