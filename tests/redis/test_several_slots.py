@@ -102,11 +102,21 @@ def test_a_plan_that_waits_looks_at_each_slot(shared_node: RedisServer, on_error
     assert first.stats().degraded == 0
 
 
-def test_a_peek_without_an_answer_is_the_fallbacks(node: RedisServer) -> None:
-    limiter = made(node)
-    assert limiter.check(**WHO)
+@pytest.mark.parametrize(
+    ("on_error", "allowed"), [("fallback", True), ("open", True), ("closed", False)]
+)
+def test_without_an_answer_the_policy_decides(
+    node: RedisServer, on_error: str, allowed: bool
+) -> None:
+    uri = f"{uri_of(node)}&on_error={on_error}"
+    limiter = tg.Limiter(rules=RuleSet.parse(RULES), storage=uri)
+    first = limiter.check(**WHO)
+    assert not first.degraded
     node.kill()
-    seen = limiter.peek(**WHO)
-    assert seen.degraded
-    assert seen.remaining == 5
-    limiter.refund(**WHO)  # gives nothing back, and raises nothing
+    for seen in (limiter.peek(**WHO), asyncio.run(limiter.peek_async(**WHO))):
+        assert seen.degraded
+        assert bool(seen) == allowed
+        assert [outcome.degraded for outcome in seen.outcomes] == [True, True]
+    # These give nothing back, and raise nothing.
+    limiter.refund(decision=first, **WHO)
+    limiter.refund(**WHO)
