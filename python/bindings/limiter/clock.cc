@@ -20,7 +20,9 @@ constexpr const char* kAccepted =
     "; expected None, a ManualClock, an object with now_ns(), or a callable that returns int "
     "nanoseconds or float seconds since the epoch";
 
-constexpr int64_t kDayNs = 86'400'000'000'000;
+// So near to the time of now is no clock that counts nanoseconds from the start of its host, except
+// for milliseconds in a lifetime.
+constexpr int64_t kNearNs = 2'000'000'000;
 constexpr std::pair<const char*, int64_t> kOtherUnits[] = {
     {"microseconds", 1'000}, {"milliseconds", 1'000'000}, {"seconds", 1'000'000'000}};
 
@@ -36,7 +38,7 @@ class PythonClock final : public Clock {
     const int64_t ns = NsOf(now);
     if (PyFloat_Check(now.ptr())) return;
     for (const auto& [name, unit_ns] : kOtherUnits) {
-      if (std::abs(SystemClock::Get().Now() / unit_ns - ns) > kDayNs / unit_ns) continue;
+      if (std::abs(SystemClock::Get().Now() / unit_ns - ns) > kNearNs / unit_ns) continue;
       Throw(Error::kConfiguration, "the clock returned " + Shown(now.ptr()) +
                                        ", an int that is the time of now in " + name +
                                        "; expected int nanoseconds, as of time.time_ns(), or "
