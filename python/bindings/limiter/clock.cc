@@ -40,7 +40,7 @@ class PythonClock final : public Clock {
     for (const auto& [name, unit_ns] : kOtherUnits) {
       if (std::abs(SystemClock::Get().Now() / unit_ns - ns) > kNearNs / unit_ns) continue;
       Throw(Error::kConfiguration, "the clock returned " + Shown(now.ptr()) +
-                                       ", an int that is the time of now in " + name +
+                                       ", which is the time of now in " + name +
                                        "; expected int nanoseconds, as of time.time_ns(), or "
                                        "float seconds");
     }
