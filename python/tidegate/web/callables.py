@@ -5,11 +5,19 @@ from __future__ import annotations
 import inspect
 import pkgutil
 import re
+import sys
 import types
 import typing
 from typing import Any
 
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
+
+# Both see the mark of a function that is not async and returns a coroutine, as that of Django's
+# as_view() for a class of async views.
+if sys.version_info >= (3, 12):
+    from inspect import iscoroutinefunction
+else:
+    from asyncio import iscoroutinefunction
 
 __all__ = [
     "check_application",
@@ -179,7 +187,7 @@ def imported(name: str, expected: str = "'package.module:function'") -> Any:
 
 def is_async(function: Any) -> bool:
     """Returns whether a call of the object makes a coroutine, as far as can be seen."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+    return iscoroutinefunction(function) or iscoroutinefunction(
         getattr(type(function), "__call__", None)  # noqa: B004
     )
 

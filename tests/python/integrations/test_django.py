@@ -24,6 +24,8 @@ from django.test import override_settings
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
 from django_project import AUTHENTICATION, MIDDLEWARE, ProjectClient, page, project
 from tidegate.django import RateLimitMiddleware, SettingsError, rate_limit
 from tidegate.web.frameworks import django_views
@@ -179,6 +181,31 @@ def test_classes_of_views_are_limited(clock, ask, is_general):
         for _ in marked:
             assert ask.statuses("/Later", "/Later") == [200, 429]
             assert ask.statuses("/Later", "/Later", method="post") == [200, 200]
+
+
+@pytest.mark.parametrize("is_general", [False, True])
+@pytest.mark.parametrize("around", [lambda view: view, csrf_exempt, never_cache])
+def test_the_function_of_a_class_of_async_views_is_limited(clock, ask, is_general, around):
+    rate_limit = functools.partial(tg.rate_limit, clock=clock) if is_general else of_django
+    settled = []
+
+    class Later(View):
+        async def get(self, request):
+            return HttpResponse("got")
+
+    def cost(request, answer):
+        settled.append(answer.content)
+        return 6
+
+    with project(clock):
+        above = rate_limit("9/minute", cost=3, cost_after=cost)(around(Later.as_view()))
+        below = around(rate_limit("1 at once")(Later.as_view()))
+    with project(clock, [path("above", above), path("below", below)]):
+        assert ask.statuses(*["/above"] * 3) == [200, 200, 429]
+        assert settled == [b"got", b"got"]
+        first = ask("/below")
+        assert (first.status_code, first.headers["X-RateLimit-Limit"]) == (200, "1")
+        assert ask("/below").status_code == 200
 
 
 def test_methods_are_limited_with_an_unknown_method_decorator(clock, ask, monkeypatch):
