@@ -269,13 +269,11 @@ class RateLimitMiddleware:
             execution,
             accepts=_is_answer,
             expected="an HttpResponse, an exception, a dict, list, str or bytes",
+            convert=_response_of,
         )
         if isinstance(response, Exception):
             raise response
-        if isinstance(response, PLAIN):
-            body, kind = plain_body(response)
-            response = HttpResponse(body, status=429, content_type=kind)
-        elif response is USUAL:
+        if response is USUAL:
             response = HttpResponse(
                 outcome.problem(), status=429, content_type=PROBLEM_TYPE.decode()
             )
@@ -434,6 +432,14 @@ def _raised(exc: BaseException) -> Any:
 
 def _is_answer(answer: Any) -> bool:
     return isinstance(answer, (HttpResponseBase, Exception, *PLAIN))
+
+
+def _response_of(answer: Any) -> Any:
+    """Returns the response for an answer of ON_REFUSED; raises if it cannot be encoded."""
+    if not isinstance(answer, PLAIN):
+        return answer
+    body, kind = plain_body(answer)
+    return HttpResponse(body, status=429, content_type=kind)
 
 
 def _is_enabled() -> bool:

@@ -37,6 +37,7 @@ async def service_answer(
     *,
     accepts: Callable[[Any], bool],
     expected: str,
+    convert: Callable[[Any], Any] | None = None,
     name: str = "on_refused",
     usual: str = "the usual body is sent",
 ) -> Any:
@@ -44,7 +45,9 @@ async def service_answer(
 
     The result is USUAL if there is no function, or if the function raises or returns a value that
     `accepts` rejects. Such failures are logged: `expected` describes accepted values, `usual` the
-    usual answer. An exception of HTTP that it raises is taken as if it were returned.
+    usual answer. An exception of HTTP that it raises is taken as if it were returned. `convert`
+    makes the result of an accepted answer other than an exception; if it raises, that is a failure
+    too.
     """
     if function is None:
         return USUAL
@@ -69,7 +72,15 @@ async def service_answer(
             status,
             is_doubtful=True,
         )
-    return answer
+    if convert is None or isinstance(answer, Exception):
+        return answer
+    try:
+        return convert(answer)
+    except Exception as exc:
+        hooks.log_throttled(
+            f"{name} returned a %s that cannot be sent; {usual}", type(answer).__name__, exc=exc
+        )
+        return USUAL
 
 
 def _is_http(exc: Exception) -> bool:

@@ -90,7 +90,7 @@ class RequestDecision(_core.RequestDecision):
         *,
         accepts: Callable[[Any], bool],
         expected: str,
-        usual: str = "the usual body is sent",
+        convert: Callable[[Any], Any] | None = None,
     ) -> Any:
         """Returns the service's own answer to a refusal, or USUAL; see refusal.service_answer()."""
         hooks = self.limiter.hooks
@@ -102,7 +102,7 @@ class RequestDecision(_core.RequestDecision):
             execution,
             accepts=accepts,
             expected=expected,
-            usual=usual,
+            convert=convert,
         )
 
     def hold(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,17 @@ def by_decorator_of_starlette(on_refused: Any) -> tuple[int, dict[str, str], byt
     return shown(TestClient(Starlette(routes=[Route("/", page)])).get("/"))
 
 
+def by_decorator_of_flask(on_refused: Any) -> tuple[int, dict[str, str], bytes]:
+    app = flask.Flask(__name__)
+
+    @app.get("/")
+    @tg.rate_limit("0/minute", on_refused=on_refused)
+    def page() -> str:
+        return "x"
+
+    return shown(app.test_client().get("/"))
+
+
 def by_dependency(on_refused: Any) -> tuple[int, dict[str, str], bytes]:
     service = fastapi.FastAPI()
     # A handler for the status does not take the place of the limit's own answer.
@@ -76,16 +89,23 @@ def by_dependency(on_refused: Any) -> tuple[int, dict[str, str], bytes]:
 
 
 def by_django(on_refused: Any) -> tuple[int, dict[str, str], bytes]:
-    from django.conf import settings
-
-    if not settings.configured:
-        settings.configure()
-    from django.test import RequestFactory, override_settings
+    from django_project import override_settings
     from tidegate.django import RateLimitMiddleware
 
     with override_settings(TIDEGATE={"LIMIT": "0/minute", "ON_REFUSED": on_refused}):
-        middleware = RateLimitMiddleware(lambda request: None)
-        answer: Any = middleware(RequestFactory().get("/"))
+        return shown_of_django(RateLimitMiddleware(lambda request: None))
+
+
+def by_decorator_of_django(on_refused: Any) -> tuple[int, dict[str, str], bytes]:
+    from django_project import page
+
+    return shown_of_django(tg.rate_limit("0/minute", on_refused=on_refused)(page))
+
+
+def shown_of_django(view: Any) -> tuple[int, dict[str, str], bytes]:
+    from django.test import RequestFactory
+
+    answer = view(RequestFactory().get("/"))
     return answer.status_code, {k.lower(): v for k, v in answer.items()}, answer.content
 
 
@@ -135,6 +155,50 @@ def test_a_response_keeps_its_status_and_gains_the_fields(answer: Any) -> None:
     status, fields, body = answer(lambda request, decision: JSONResponse({"mine": 1}, 503))
     assert (status, json.loads(body)) == (503, {"mine": 1})
     assert fields["x-ratelimit-remaining"] == "0"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        by_decorator_of_starlette,
+        by_flask,
+        by_decorator_of_flask,
+        by_django,
+        by_decorator_of_django,
+    ],
+)
+@pytest.mark.parametrize(
+    "returned",
+    [None, 5, {1}, ValueError, "\ud800", {"a": object()}, [{"at": {datetime, Decimal}}]],
+    ids=lambda returned: f"{type(returned).__name__}",
+)
+def test_the_usual_429_replaces_what_cannot_be_sent(
+    answer: Any, returned: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    status, fields, body = answer(lambda request, decision: returned)
+    assert (status, fields["content-type"]) == (429, "application/problem+json")
+    assert fields["x-ratelimit-remaining"] == "0"
+    assert json.loads(body)["violated-policies"] == ["0/minute"]
+    failures = [record for record in caplog.records if record.name == "tidegate"]
+    assert len(failures) == 1
+    assert f"on_refused returned a {type(returned).__name__}" in failures[0].getMessage()
+
+
+@pytest.mark.parametrize("answer", [by_flask, by_decorator_of_flask])
+def test_what_a_view_of_flask_returns_is_a_429_unless_it_has_a_status(answer: Any) -> None:
+    aware = {"at": datetime.datetime(2030, 1, 1, tzinfo=datetime.timezone.utc)}
+    assert b"2030" in answer(lambda request, decision: aware)[2]
+    for body, expected in (
+        (("x", [("X-Mine", "1")]), (429, "1")),
+        (("x", (("X-Mine", "1"),)), (429, "1")),
+        (("x", "418 TEAPOT", {"X-Mine": "1"}), (418, "1")),
+        (iter(["x"]), (429, None)),
+        (bytearray(b"x"), (429, None)),
+        (flask.Response("x", 503), (503, None)),
+    ):
+        status, fields, sent = answer(lambda request, decision, body=body: body)
+        assert ((status, fields.get("x-mine")), sent) == (expected, b"x")
+        assert fields["x-ratelimit-remaining"] == "0"
 
 
 @pytest.mark.parametrize("how", ["extension", "decorator"])

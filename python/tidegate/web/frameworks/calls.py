@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from tidegate.limiter.errors import ArgumentTypeError, TidegateError
@@ -57,8 +58,12 @@ class Call(Protocol):
     def refusal(self, outcome: RequestDecision) -> Any:
         """Returns a response with the usual body."""
 
+    def accepts(self, answer: Any) -> bool:
+        """Returns whether the service's own answer to a refusal is of a type that can be sent."""
+
     def custom_refusal(self, answer: Any) -> Any:
-        """Returns the service's own answer to a refusal, a 429 unless it has another status."""
+        """Returns such an answer as it is sent, a 429 unless it has another status; raises if its
+        content cannot be sent."""
 
     def with_headers(self, result: Any, outcome: RequestDecision) -> Any:
         """Returns `result` for the function to return; the fields are added to its response."""
@@ -133,12 +138,13 @@ def limited_class(view: type[Any], decorator: Callable[[], Callable[..., Any]]) 
 
 
 def flask_refusal(answer: Any) -> Any:
-    """Returns a refusal as a return value of a Flask view, a 429 unless it has another status."""
-    if isinstance(answer, (str, bytes, bytearray, dict, list)):
-        return answer, 429
-    if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], (dict, list)):
-        return answer[0], 429, answer[1]
-    return answer
+    """Returns the response for a return value of a Flask view, a 429 unless it has another status.
+    Raises what Flask raises if that is no such value."""
+    if isinstance(answer, (str, bytes, bytearray, dict, list, Iterator)):
+        answer = answer, 429
+    elif isinstance(answer, tuple) and len(answer) == 2 and not isinstance(answer[1], (int, str)):
+        answer = answer[0], 429, answer[1]
+    return sys.modules["flask"].current_app.make_response(answer)
 
 
 class StarletteCall:
@@ -177,6 +183,12 @@ class StarletteCall:
 
         return Response(outcome.problem(), 429, media_type=PROBLEM_TYPE.decode())
 
+    def accepts(self, answer: Any) -> bool:
+        if self._response is not None:  # routes of FastAPI return anything
+            return True
+        is_response = callable(answer) and not inspect.isclass(answer)
+        return is_response or isinstance(answer, (Exception, *PLAIN))
+
     def custom_refusal(self, answer: Any) -> Any:
         if self._response is not None:
             # FastAPI sends responses with their own headers.
@@ -188,8 +200,13 @@ class StarletteCall:
 
             try:
                 body, kind = plain_body(answer)
-            except (TypeError, ValueError):  # FastAPI encodes more types than JSON has
-                return answer
+            except (TypeError, ValueError):
+                if self._response is None:
+                    raise
+                from fastapi.encoders import jsonable_encoder
+
+                # FastAPI encodes more types than JSON has.
+                body, kind = plain_body(jsonable_encoder(answer))
             return Response(body, 429, media_type=kind)
         return answer
 
@@ -258,6 +275,9 @@ class _FlaskCall(_ViewCall):
             outcome.problem(), status=429, content_type=PROBLEM_TYPE.decode()
         )
 
+    def accepts(self, answer: Any) -> bool:
+        return answer is not None
+
     def custom_refusal(self, answer: Any) -> Any:
         return flask_refusal(answer)
 
@@ -293,6 +313,9 @@ class _DjangoCall(_ViewCall):
         return self._django.HttpResponse(
             outcome.problem(), status=429, content_type=PROBLEM_TYPE.decode()
         )
+
+    def accepts(self, answer: Any) -> bool:
+        return isinstance(answer, (self._django.response.HttpResponseBase, Exception, *PLAIN))
 
     def custom_refusal(self, answer: Any) -> Any:
         if isinstance(answer, PLAIN):

@@ -387,12 +387,15 @@ async def _refuse(call: Call, outcome: RequestDecision, function: Any, execution
     await _undo_prior(call, execution)
     call.ensure_can_answer(function, outcome)
     answer = await outcome.service_answer(
-        call.request, execution, accepts=lambda answer: True, expected="a return value of the route"
+        call.request,
+        execution,
+        accepts=call.accepts,
+        expected="a return value of the route",
+        convert=call.custom_refusal,
     )
     if isinstance(answer, Exception):
         raise call.annotate(answer, outcome)
-    answer = call.refusal(outcome) if answer is USUAL else call.custom_refusal(answer)
-    return call.with_headers(answer, outcome)
+    return call.with_headers(call.refusal(outcome) if answer is USUAL else answer, outcome)
 
 
 def _check_view(view: Any) -> None:

@@ -213,14 +213,18 @@ class LimitedApp:
         outcomes[:] = [*(BLOCKING.run(each.standing(BLOCKING)) for each in by_rules), refusal]
         answer = BLOCKING.run(
             refusal.service_answer(
-                request, BLOCKING, accepts=_is_answer, expected="what a view returns"
+                request,
+                BLOCKING,
+                accepts=lambda answer: answer is not None,
+                expected="what a view returns",
+                convert=flask_refusal,
             )
         )
         if answer is USUAL:
             raise self._error(refusal)
         if isinstance(answer, Exception):
             raise answer
-        return flask_refusal(answer)
+        return answer
 
     def _is_left_out(self, endpoint: str | None) -> bool:
         """Returns whether only its own limits apply to an endpoint: if it is static or exempt."""
@@ -281,7 +285,3 @@ class LimitedApp:
                 handler = getattr(view_class, "get", None)
             found.append(getattr(handler, MARK, None))
         return [one for one in found if one is not None and one.extension is self._extension]
-
-
-def _is_answer(answer: Any) -> bool:
-    return answer is not None
