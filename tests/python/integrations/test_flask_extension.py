@@ -140,6 +140,30 @@ def test_views_of_every_kind_are_limited(app, clock):
     assert statuses(app, *["/methods"] * 2, method="POST") == [200, 429]
 
 
+def test_a_limit_above_a_class_is_one_of_its_endpoint(app, clock):
+    limiter = RateLimiter(app, "9/minute", endpoint_limit="8/minute", clock=clock)
+
+    @limiter.limit("3/minute")
+    class Above(MethodView):
+        def get(self):
+            return {}
+
+        @limiter.limit("2/minute")
+        def post(self):
+            return {}
+
+    app.add_url_rule("/above", view_func=Above.as_view("above"))
+    client = app.test_client()
+    first = client.post("/above")
+    assert first.headers["RateLimit-Policy"] == (
+        '"9/minute";q=9;w=60, "3/minute";q=3;w=60, "2/minute";q=2;w=60'
+    )
+    assert first.headers["X-RateLimit-Remaining"] == "1"
+    assert statuses(app, *["/above"] * 3) == [200, 200, 429]
+    # The application's limit counted the three requests that passed, and this one.
+    assert client.get("/a/1").headers["X-RateLimit-Remaining"] == "5"
+
+
 def test_a_limit_that_another_decorator_hides_still_holds(app, clock):
     limiter = RateLimiter(app, "3/minute", clock=clock)
 

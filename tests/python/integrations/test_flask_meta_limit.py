@@ -9,6 +9,7 @@ import tidegate as tg
 
 flask = pytest.importorskip("flask")
 
+from flask.views import MethodView  # noqa: E402
 from tidegate.flask import RateLimiter  # noqa: E402
 
 START = 1_700_000_000 * 10**9
@@ -116,6 +117,13 @@ def test_the_command_lists_the_limits_of_routes() -> None:
     app.add_url_rule("/ships", "ships", own(lambda: "ok"), methods=["GET", "POST"])
     app.add_url_rule("/chosen", "chosen", limiter.limit(chooses, scope="plan")(lambda: "ok"))
     app.add_url_rule("/health", "health", limiter.exempt(lambda: "ok"))
+
+    @limiter.limit("2/minute", scope="class")
+    class Above(MethodView):
+        def get(self) -> str:
+            return "ok"
+
+    app.add_url_rule("/above", view_func=Above.as_view("above"))
     found = listed(app)
     everywhere = "1000/hour (application)"
     assert found["GET /static/<path:filename> static"] == "no limit"
@@ -127,6 +135,7 @@ def test_the_command_lists_the_limits_of_routes() -> None:
     assert found["POST /ships ships"] == f"{everywhere}; 5/minute, 50/day (writes)"
     assert found["GET /chosen chosen"] == f"{everywhere}; chosen by chooses (plan)"
     assert found["GET /health health"] == "no limit"
+    assert found["GET /above above"] == f"{everywhere}; 2/minute (class)"
 
 
 def test_the_listed_limits_are_those_that_apply() -> None:

@@ -283,5 +283,6 @@ class LimitedApp:
             handler = getattr(view_class, method.lower(), None)
             if handler is None and method == "HEAD":
                 handler = getattr(view_class, "get", None)
-            found.append(getattr(handler, MARK, None))
+            dispatch = getattr(view_class, "dispatch_request", None)
+            found += [getattr(dispatch, MARK, None), getattr(handler, MARK, None)]
         return [one for one in found if one is not None and one.extension is self._extension]
