@@ -194,8 +194,16 @@ def shared_store(storage: StorageLike, options: Mapping[str, Any]) -> Store:
 
 def unique_scope(view: Any) -> str:
     """Returns a name that no other function has in this process, and the same in every worker."""
-    name = f"{view.__module__}.{getattr(view, '__qualname__', type(view).__qualname__)}"
+    name = f"{view.__module__}.{_name_of(view)}"
     with _lock:
         _names[name] += 1
         number = _names[name]
     return name if number == 1 else f"{name}#{number}"
+
+
+def _name_of(view: Any) -> str:
+    # All functions of as_view() have one qualified name.
+    of_class = getattr(view, "view_class", None)
+    name: str = getattr(of_class or view, "__qualname__", type(view).__qualname__)
+    # Flask names a view, then applies the `decorators` of its class, and sets `view_class` last.
+    return view.__name__ if name.endswith("as_view.<locals>.view") else name
