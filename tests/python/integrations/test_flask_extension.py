@@ -91,6 +91,26 @@ def test_a_view_s_own_limit_replaces_only_that_of_endpoints(app, clock):
     assert statuses(app, "/a/1", "/b/1", "/own") == [200, 200, 429]
 
 
+def test_a_method_that_a_limit_names_is_limited_though_it_is_exempt(app, clock):
+    limiter = RateLimiter(app, "9/minute", meta_limit="1/minute", clock=clock)
+    blueprint = flask.Blueprint("blue", __name__, url_prefix="/blue")
+    limiter.limit("1/minute", methods=["OPTIONS"])(blueprint)
+    blueprint.add_url_rule("/", "page", lambda: "ok")
+    app.register_blueprint(blueprint)
+    own = limiter.limit("1/minute", methods=["OPTIONS"])
+    methods = ["GET", "OPTIONS"]
+    app.add_url_rule("/own", "own", own(lambda: "ok"), methods=methods)
+    app.add_url_rule("/hidden", "hidden", lambda: hidden(), methods=methods)
+    hidden = own(lambda: "ok")
+    app.add_url_rule("/all", "all", limiter.limit("1/minute")(lambda: "ok"), methods=methods)
+    for path in ("/blue/", "/own", "/hidden"):
+        assert statuses(app, *[path] * 3, method="OPTIONS") == [200, 429, 429]
+        assert statuses(app, path) == [200]
+    assert statuses(app, "/all", "/all", "/nowhere", method="OPTIONS") == [200, 200, 404]
+    # The application's limit has counted the three requests with GET, and this one.
+    assert app.test_client().get("/a/1").headers["X-RateLimit-Remaining"] == "5"
+
+
 def test_decorators_above_each_other_are_one_plan(app, clock):
     limiter = RateLimiter(app, clock=clock)
 

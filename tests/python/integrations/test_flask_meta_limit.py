@@ -124,6 +124,8 @@ def test_the_command_lists_the_limits_of_routes() -> None:
             return "ok"
 
     app.add_url_rule("/above", view_func=Above.as_view("above"))
+    preflight = limiter.limit("3/minute", scope="preflight", methods=["OPTIONS"])
+    app.add_url_rule("/fetched", "fetched", preflight(lambda: "ok"))
     found = listed(app)
     everywhere = "1000/hour (application)"
     assert found["GET /static/<path:filename> static"] == "no limit"
@@ -135,6 +137,8 @@ def test_the_command_lists_the_limits_of_routes() -> None:
     assert found["POST /ships ships"] == f"{everywhere}; 5/minute, 50/day (writes)"
     assert found["GET /chosen chosen"] == f"{everywhere}; chosen by chooses (plan)"
     assert found["GET /health health"] == "no limit"
+    assert found["GET /fetched fetched"] == f"{everywhere}; 10/minute (endpoint)"
+    assert found["OPTIONS /fetched fetched"] == "3/minute (preflight)"
     assert found["GET /above above"] == f"{everywhere}; 2/minute (class)"
 
 

@@ -98,16 +98,13 @@ class LimitedApp:
     def check(self) -> Any:
         """Refuses the request that begins, or lets it pass by returning None."""
         request = flask.request._get_current_object()  # type: ignore[attr-defined]
-        if not self._applies_to(request):
+        if request.method in self._settings.exempt_methods or not self._is_enabled():
             return self._check_exempt(request)
         endpoint = request.endpoint
         # Requests that no route matches may name any method, so it is left out.
         is_exempt = self._settings.exempt_paths is not None and self._is_exempt_path(request)
         which = (endpoint, "" if endpoint is None else request.method, is_exempt)
-        plan = self._plans.get(which)
-        if plan is None:
-            plan = self._plans[which] = self._plan(request, is_exempt)
-        limits, views = plan
+        limits, views = self._plans.get(which) or self._plan(*which)
         rules = self._by_rules
         has_more = rules is not None or self._meta is not None
         if has_more and not is_exempt and not self._is_left_out(endpoint):
@@ -123,10 +120,15 @@ class LimitedApp:
         """
         checked = request.environ.get(_VIEWS, {})
         if view not in checked:
-            if not self._applies_to(request):
+            placed = self._placed_for(request.method, view.limits) if self._is_enabled() else ()
+            if not placed:
                 return None, None
-            limits = combined([*map(self.limiter_of, view.limits)])
-            is_left_out = self._is_left_out(request.endpoint) or self._is_exempt_path(request)
+            limits = combined([*map(self.limiter_of, placed)])
+            is_left_out = (
+                request.method in self._settings.exempt_methods
+                or self._is_left_out(request.endpoint)
+                or self._is_exempt_path(request)
+            )
             meta = None if is_left_out else self._meta
             answer = self._charge(limits, [view], request, meta)
             if answer is not None:
@@ -134,15 +136,23 @@ class LimitedApp:
         return None, request.environ[_VIEWS][view]
 
     def _check_exempt(self, request: flask.Request) -> Any:
-        """Refuses a request with an exempt method that the rules are about all the same."""
+        """Refuses a request with an exempt method by the limits of views and blueprints that name
+        the method, and by rules that are about it all the same."""
+        if not self._is_enabled():
+            return None
+        endpoint = request.endpoint
+        which = (endpoint, "" if endpoint is None else request.method, True)
+        limits, views = self._plans.get(which) or self._plan(*which)
         rules = self._by_rules
-        if rules is None or not self._enabled or not self._config["TIDEGATE_ENABLED"]:
+        if rules is not None and (
+            self._is_left_out(endpoint)
+            or rules.exempts(request, request.method)
+            or self._is_exempt_path(request)
+        ):
+            rules = None
+        if limits is None and rules is None:
             return None
-        if self._is_left_out(request.endpoint) or rules.exempts(request, request.method):
-            return None
-        if self._is_exempt_path(request):
-            return None
-        return self._charge(None, [], request, None, rules)
+        return self._charge(limits, views, request, None, rules)
 
     def _is_exempt_path(self, request: flask.Request) -> bool:
         """Returns whether only the limits of views and blueprints apply to the request."""
@@ -151,10 +161,12 @@ class LimitedApp:
             return False
         return self._by_rules is None or self._by_rules.exempts(request)
 
-    def _applies_to(self, request: flask.Request) -> bool:
-        if not (self._enabled and self._config["TIDEGATE_ENABLED"]):
-            return False
-        return request.method not in self._settings.exempt_methods
+    def _is_enabled(self) -> bool:
+        return bool(self._enabled and self._config["TIDEGATE_ENABLED"])
+
+    def _placed_for(self, method: str, placed: Sequence[PlacedLimit]) -> list[PlacedLimit]:
+        exempt = self._settings.exempt_methods
+        return [each for each in placed if each.is_for(method, exempt)]
 
     def _charge(
         self,
@@ -236,12 +248,12 @@ class LimitedApp:
         blueprints = [app.blueprints.get(name) for name in blueprints_of(endpoint)]
         return self._extension.is_exempt(app.view_functions.get(endpoint), blueprints)
 
-    def _plan(self, request: flask.Request, is_exempt: bool) -> _Checked:
+    def _plan(self, endpoint: str | None, method: str, is_exempt: bool) -> _Checked:
         """Returns what checks an endpoint's requests, and the views that it checks."""
-        views = self._limited_views(request.endpoint, request.method)
-        found = self.limits_of(request.endpoint, request.method, is_exempt)
-        limiters = [limiter for _, limiter in found]
-        return (combined(limiters) if limiters else None), views
+        limiters = [limiter for _, limiter in self.limits_of(endpoint, method, is_exempt)]
+        plan = combined(limiters) if limiters else None, self._limited_views(endpoint, method)
+        self._plans[endpoint, method, is_exempt] = plan
+        return plan
 
     def limits_of(
         self, endpoint: str | None, method: str, is_exempt: bool = False
@@ -252,26 +264,24 @@ class LimitedApp:
         """
         app = self._app()
         assert app is not None
-        placed = [each for one in self._limited_views(endpoint, method) for each in one.limits]
+        is_exempt = is_exempt or method in self._settings.exempt_methods
+        views = self._limited_views(endpoint, method)
+        placed = self._placed_for(method, [each for one in views for each in one.limits])
         names = [name for name in blueprints_of(endpoint) if name in app.blueprints]
         blueprints = [app.blueprints[name] for name in names]
         found = []
         if not self._is_left_out(endpoint):
             if self._everywhere is not None and not is_exempt:
                 found.append(("application", self._everywhere))
-            of_blueprints = [
-                each for known, each in self._extension.of_blueprints if known in blueprints
-            ]
+            of_blueprints = self._placed_for(
+                method, [each for at, each in self._extension.of_blueprints if at in blueprints]
+            )
             found += [(each.scope, self.limiter_of(each)) for each in of_blueprints]
             limit = self._settings.endpoint_limit
-            if (
-                limit is not None
-                and not is_exempt
-                and not any(each.is_for(method) for each in [*of_blueprints, *placed])
-            ):
+            if limit is not None and not is_exempt and not of_blueprints and not placed:
                 limiter = self._settings.limiter(limit, f"endpoint:{endpoint or ''}")
                 found.append(("endpoint", limiter))
-        found += [(each.scope, self.limiter_of(each)) for each in placed if each.is_for(method)]
+        found += [(each.scope, self.limiter_of(each)) for each in placed]
         return found
 
     def _limited_views(self, endpoint: str | None, method: str) -> list[LimitedView]:

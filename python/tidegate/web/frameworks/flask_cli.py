@@ -60,11 +60,14 @@ def _lines(app: flask.Flask, sources: list[Limits]) -> Iterator[str]:
     rows = []
     for route in sorted(app.url_map.iter_rules(), key=lambda route: route.rule):
         by_limits: dict[str, list[str]] = {}
-        for method in sorted((route.methods or set()) - {"HEAD", "OPTIONS"}):
+        for method in sorted((route.methods or set()) - {"HEAD"}):
             told = []
             for source in sources:
-                told += ["rules"] if source.rules_for(route.endpoint) is not None else []
+                if method != "OPTIONS" and source.rules_for(route.endpoint) is not None:
+                    told.append("rules")
                 told += [_told(*one) for one in source.limits_of(route.endpoint, method)]
+            if method == "OPTIONS" and not told:
+                continue
             by_limits.setdefault("; ".join(told) or "no limit", []).append(method)
         for limits, methods in by_limits.items():
             rows.append((",".join(methods), route.rule, route.endpoint, limits))

@@ -30,9 +30,10 @@ class PlacedLimit:
         self.scope = scope
         self.options = options
 
-    def is_for(self, method: str) -> bool:
+    def is_for(self, method: str, exempt_methods: frozenset[str]) -> bool:
+        """Returns whether it limits requests with a method: exempt ones only if it names them."""
         methods = self.options["methods"]
-        return methods is None or method in methods
+        return method not in exempt_methods if methods is None else method in methods
 
 
 def limited_app(extension: Any, target: Any) -> Any:
