@@ -237,6 +237,9 @@ class RateLimiter:
         self._apps.add(app)
         add_command(app, limited)
         app.before_request(limited.check)
+        app.handle_user_exception = _settling(  # type: ignore[method-assign]
+            limited, app.handle_user_exception
+        )
         app.wsgi_app = AddHeaders(app.wsgi_app)  # type: ignore[method-assign]
         with contextlib.suppress(RuntimeError):
             flask.request_started.disconnect(self._say_that_nothing_is_limited)
@@ -409,6 +412,17 @@ class _Decorator:
         placed = PlacedLimit(self._limit, self._scope or own, self._options)
         self._extension.add_limit(placed)
         return placed
+
+
+def _settling(limited: LimitedApp, handle: Any) -> Any:
+    """Returns an application's `handle` for exceptions, before which the cost is settled of a
+    request that one of them has ended before its view."""
+
+    def settle_and_handle(*args: Any) -> Any:
+        limited.settle_unreached(args[-1])
+        return handle(*args)
+
+    return settle_and_handle
 
 
 def _settings_of(app: flask.Flask) -> dict[str, Any]:

@@ -6,9 +6,11 @@ import asyncio
 from typing import Any
 
 import fastapi
+import flask
 import pytest
 import tidegate as tg
 from fastapi import Depends
+from flask.views import MethodView
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import Request
@@ -17,6 +19,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from tidegate import asgi, rate_limit
 from tidegate.fastapi import RateLimit
+from tidegate.flask import RateLimiter
 
 KEY = "203.0.113.9"
 SCOPE: dict[str, Any] = {
@@ -133,6 +136,85 @@ def test_a_route_that_is_cancelled(
         "100/hour", storage=limiter.storage, clock=limiter._clock, prefix="tg:cancelled"
     )
     assert (given, used(same)) == (told, charged)
+
+
+@pytest.mark.parametrize("testing", [False, True])
+def test_a_view_of_flask_that_a_later_function_does_not_let_begin(
+    clock: tg.ManualClock, testing: bool
+) -> None:
+    """It settles once, and the fields show it; a view that begins settles by what it returns."""
+    app = flask.Flask(__name__)
+    app.testing = testing
+    limiter = RateLimiter(app, clock=clock)
+    given: list[Any] = []
+
+    def cost_after(request: Any, answer: Any) -> int:
+        given.append(answer)
+        return 7
+
+    @app.before_request
+    def later() -> Any:
+        how = flask.request.args["how"]
+        if how == "abort":
+            flask.abort(401)
+        if how == "raise":
+            raise LookupError(how)
+        return flask.Response("later", 403) if how == "answer" else None
+
+    class Views(MethodView):
+        decorators = [limiter.limit("1000/hour", cost=50, cost_after=cost_after)]  # noqa: RUF012
+
+        def get(self) -> Any:
+            if flask.request.args["how"] == "broken":
+                flask.abort(502)
+            return "view" if flask.request.args["how"] == "view" else iter(["a", "b"])
+
+    app.add_url_rule("/", view_func=Views.as_view("views"))
+    app.errorhandler(401)(lambda exc: "who?")
+    left = 1000
+    for how, told in (
+        ("abort", "Unauthorized"),
+        ("answer", "Response"),
+        ("raise", "LookupError"),
+        ("view", "str"),
+        ("broken", "BadGateway"),
+        ("stream", "list_iterator"),
+    ):
+        left -= 7
+        if how == "raise" and testing:
+            with pytest.raises(LookupError):
+                app.test_client().get("/?how=raise")
+        else:
+            answer = app.test_client().get(f"/?how={how}")
+            shown = left - 43 if how == "stream" else left
+            assert answer.headers["x-ratelimit-remaining"] == str(shown), how
+            answer.close()
+        assert [type(each).__name__ for each in given] == [told]
+        given.clear()
+
+
+def test_a_later_extension_of_flask_that_refuses_leaves_nothing_charged(
+    clock: tg.ManualClock,
+) -> None:
+    app = flask.Flask(__name__)
+    limiter = RateLimiter(app, clock=clock)
+    RateLimiter(app, "1/second", clock=clock)
+    given: list[Any] = []
+
+    def cost_after(request: Any, answer: Any) -> int:
+        given.append(answer)
+        return 7
+
+    @app.get("/")
+    @limiter.limit("1000/day", cost=50, cost_after=cost_after)
+    def view() -> str:
+        return "view"
+
+    client = app.test_client()
+    assert [client.get("/").status_code for _ in range(3)] == [200, 429, 429]
+    clock.advance(1)
+    assert '"1000/day";r=986' in client.get("/").headers["ratelimit"]
+    assert given == ["view", "view"]
 
 
 @pytest.mark.parametrize("wrong", ["raises", -1, None, 1.5, True])

@@ -13,7 +13,7 @@ from tidegate.web.decisions import DECISIONS, GRANTED, binding, grant
 from tidegate.web.execution import BLOCKING
 from tidegate.web.frameworks.calls import flask_refusal
 from tidegate.web.frameworks.flask_cli import blueprints_of
-from tidegate.web.frameworks.flask_views import MARK
+from tidegate.web.frameworks.flask_views import MARK, UNREACHED, settle_now
 from tidegate.web.meta_limit import MetaLimit
 from tidegate.web.refusal import USUAL
 from tidegate.web.rule_requests import RuleRequests
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from tidegate.web.request_limiter import Checks, RequestDecision, RequestLimiter
     from tidegate.web.settings import Settings
 
-    _Checked = tuple[Checks | None, list[LimitedView]]
+    # What checks the requests for an endpoint, the views that it checks, and those of them whose
+    # cost is known after the call.
+    _Checked = tuple[Checks | None, list[LimitedView], list[LimitedView]]
 
 __all__ = ["DECISION", "LimitedApp"]
 
@@ -104,12 +106,12 @@ class LimitedApp:
         # Requests that no route matches may name any method, so it is left out.
         is_exempt = self._settings.exempt_paths is not None and self._is_exempt_path(request)
         which = (endpoint, "" if endpoint is None else request.method, is_exempt)
-        limits, views = self._plans.get(which) or self._plan(*which)
+        limits, views, settling = self._plans.get(which) or self._plan(*which)
         rules = self._by_rules
         has_more = rules is not None or self._meta is not None
         if has_more and not is_exempt and not self._is_left_out(endpoint):
-            return self._charge(limits, views, request, self._meta, rules)
-        return None if limits is None else self._charge(limits, views, request)
+            return self._charge(limits, views, request, self._meta, rules, settling)
+        return None if limits is None else self._charge(limits, views, request, settling=settling)
 
     def enter(
         self, view: LimitedView, request: flask.Request
@@ -142,7 +144,7 @@ class LimitedApp:
             return None
         endpoint = request.endpoint
         which = (endpoint, "" if endpoint is None else request.method, True)
-        limits, views = self._plans.get(which) or self._plan(*which)
+        limits, views, settling = self._plans.get(which) or self._plan(*which)
         rules = self._by_rules
         if rules is not None and (
             self._is_left_out(endpoint)
@@ -152,7 +154,16 @@ class LimitedApp:
             rules = None
         if limits is None and rules is None:
             return None
-        return self._charge(limits, views, request, None, rules)
+        return self._charge(limits, views, request, None, rules, settling)
+
+    def settle_unreached(self, result: Any) -> Any:
+        """Settles the cost of a request whose view was not called, by its response or the exception
+        that ended it; returns that."""
+        request = flask.request._get_current_object()  # type: ignore[attr-defined]
+        outcome = request.environ.get(UNREACHED, {}).pop(self._extension, None)
+        if outcome is not None:
+            settle_now(outcome, request, result)
+        return result
 
     def _is_exempt_path(self, request: flask.Request) -> bool:
         """Returns whether only the limits of views and blueprints apply to the request."""
@@ -175,6 +186,7 @@ class LimitedApp:
         request: flask.Request,
         meta: MetaLimit | None = None,
         rules: RuleRequests | None = None,
+        settling: Sequence[LimitedView] = (),
     ) -> Any:
         """Returns the answer to a refused request, or None if the request passes or nothing is
         charged."""
@@ -204,6 +216,9 @@ class LimitedApp:
             passed.append(outcome)
         if views:
             environ.setdefault(_VIEWS, {}).update(dict.fromkeys(views, outcome))
+        if settling and outcome is not None:
+            environ.setdefault(UNREACHED, {})[self._extension] = outcome
+            flask.after_this_request(self.settle_unreached)
         if passed:
             environ[DECISION] = binding(passed).decision
             environ.setdefault(DECISIONS, []).extend(passed)
@@ -251,7 +266,9 @@ class LimitedApp:
     def _plan(self, endpoint: str | None, method: str, is_exempt: bool) -> _Checked:
         """Returns what checks an endpoint's requests, and the views that it checks."""
         limiters = [limiter for _, limiter in self.limits_of(endpoint, method, is_exempt)]
-        plan = combined(limiters) if limiters else None, self._limited_views(endpoint, method)
+        views = self._limited_views(endpoint, method)
+        settling = [each for each in views if each.cost_after is not None]
+        plan = combined(limiters) if limiters else None, views, settling
         self._plans[endpoint, method, is_exempt] = plan
         return plan
 

@@ -17,9 +17,12 @@ from tidegate.web.frameworks.streams import settle_after_flask
 if TYPE_CHECKING:
     from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["MARK", "LimitedView", "PlacedLimit", "limited_app"]
+__all__ = ["MARK", "UNREACHED", "LimitedView", "PlacedLimit", "limited_app", "settle_now"]
 
 MARK = "__tidegate_flask_limit__"
+# The key under which a request keeps the decisions, by their extensions, that let it pass to a view
+# that is still to be called, and whose cost is known after that.
+UNREACHED = "tidegate.unreached"
 
 
 class PlacedLimit:
@@ -60,7 +63,7 @@ class LimitedView:
         self.view = view
         self.limits = limits
         costs_after = (each.options["cost_after"] for each in limits)
-        self._cost_after = next((each for each in costs_after if each is not None), None)
+        self.cost_after = next((each for each in costs_after if each is not None), None)
         self.function = self._wrapped()
 
     def _wrapped(self) -> Any:
@@ -105,11 +108,16 @@ class LimitedView:
         return entered
 
     def _leave(self, outcome: RequestDecision | None, result: Any) -> None:
-        if self._cost_after is not None and outcome is not None:
+        if self.cost_after is not None and outcome is not None:
             request = flask.request._get_current_object()  # type: ignore[attr-defined]
+            request.environ.get(UNREACHED, {}).pop(self.extension, None)
             settle = functools.partial(outcome.settle, request, result)
-            if settle_after_flask(flask, result, settle, self._cost_after):
-                return
-            settled = BLOCKING.run(settle(BLOCKING))
-            outcomes: list[RequestDecision] = request.environ.get(DECISIONS, [])
-            outcomes[:] = [settled if each is outcome else each for each in outcomes]
+            if not settle_after_flask(flask, result, settle, self.cost_after):
+                settle_now(outcome, request, result)
+
+
+def settle_now(outcome: RequestDecision, request: flask.Request, result: Any) -> None:
+    """Corrects the charge of a request to what it costs by `result`, and the fields to that."""
+    settled = BLOCKING.run(outcome.settle(request, result, BLOCKING))
+    outcomes: list[RequestDecision] = request.environ.get(DECISIONS, [])
+    outcomes[:] = [settled if each is outcome else each for each in outcomes]
