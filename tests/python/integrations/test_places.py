@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -104,6 +105,20 @@ def test_flask_gives_a_place_back_when_an_exception_leaves_the_application() -> 
     with pytest.raises(LookupError):
         app.test_client().get("/broken")
     assert counts()["places"] == 2
+
+
+@pytest.mark.parametrize("path", ["/", "/stream", "/broken"])
+@pytest.mark.parametrize("call", ["full_dispatch_request", "preprocess_request"])
+def test_flask_gives_a_place_back_at_the_end_of_a_request_without_wsgi_app(
+    path: str, call: str
+) -> None:
+    counts = Counts()
+    app = flask_service(counts)
+    context = app.test_request_context(path, environ_base={"REMOTE_ADDR": "127.0.0.1"})
+    with context, contextlib.suppress(LookupError):
+        getattr(app, call)()
+        assert counts()["places"] == 1
+    assert counts() == {"places": 2, "calls": 99}
 
 
 seen: list[int] = []

@@ -13,6 +13,7 @@ from tidegate.web.decisions import DECISIONS, GRANTED, binding, grant
 from tidegate.web.execution import BLOCKING
 from tidegate.web.frameworks.calls import flask_refusal
 from tidegate.web.frameworks.flask_cli import blueprints_of
+from tidegate.web.frameworks.flask_headers import leave
 from tidegate.web.frameworks.flask_views import MARK, UNREACHED, settle_now
 from tidegate.web.meta_limit import MetaLimit
 from tidegate.web.refusal import USUAL
@@ -221,7 +222,9 @@ class LimitedApp:
             flask.after_this_request(self.settle_unreached)
         if passed:
             environ[DECISION] = binding(passed).decision
-            environ.setdefault(DECISIONS, []).extend(passed)
+            if DECISIONS not in environ:
+                _leave_with(request)
+            environ[DECISIONS].extend(passed)
             for each in passed:
                 each.hold()
             grant(environ, *passed)
@@ -313,3 +316,19 @@ class LimitedApp:
             dispatch = getattr(view_class, "dispatch_request", None)
             found += [getattr(dispatch, MARK, None), getattr(handler, MARK, None)]
         return [one for one in found if one is not None and one.extension is self._extension]
+
+
+def _leave_with(request: flask.Request) -> None:
+    """Gives the places of a request back when Flask closes it, since no response is closed: the
+    application was called without its `wsgi_app`, as by full_dispatch_request() in a test."""
+    outcomes: list[RequestDecision] = []
+    request.environ[DECISIONS] = outcomes
+    close = request.close
+
+    def close_and_leave() -> None:
+        try:
+            close()
+        finally:
+            leave(outcomes)
+
+    request.close = close_and_leave  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ from tidegate.wsgi import WSGIApp
 if TYPE_CHECKING:
     from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["AddHeaders"]
+__all__ = ["AddHeaders", "leave"]
 
 
 class AddHeaders:
@@ -35,7 +35,7 @@ class AddHeaders:
         try:
             body = self._app(environ, HeaderStart(start_response, outcomes))
         except BaseException:
-            _leave(outcomes)
+            leave(outcomes)
             raise
         # The outcomes are those of the request, which was decided before its view.
         for each in outcomes:
@@ -60,9 +60,10 @@ class _Body:
             if close is not None:
                 close()
         finally:
-            _leave(self._outcomes)
+            leave(self._outcomes)
 
 
-def _leave(outcomes: list[RequestDecision]) -> None:
+def leave(outcomes: list[RequestDecision]) -> None:
+    """Gives the places of a request back, once."""
     for outcome in outcomes:
         BLOCKING.run(outcome.leave(BLOCKING))
