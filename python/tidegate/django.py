@@ -172,7 +172,7 @@ class RateLimitMiddleware:
         is_held = True
         try:
             response = self._answer(request, outcome)
-            is_held = not settle_after_django(response, outcome.leave, None)
+            is_held = not settle_after_django(request, response, outcome.leave, None)
             return response
         finally:
             if is_held:
@@ -200,7 +200,7 @@ class RateLimitMiddleware:
         try:
             response = await self._answer_async(request, outcome)
             # The thread that closes a stream may block.
-            is_held = not settle_after_django(response, outcome.leave, None)
+            is_held = not settle_after_django(request, response, outcome.leave, None)
             return response
         finally:
             if is_held:
@@ -252,7 +252,7 @@ class RateLimitMiddleware:
             return outcome
         answer = request.META.pop(_RAISED, response)
         settle = functools.partial(outcome.settle, request, answer)
-        if settle_after_django(response, settle, cost_after):
+        if settle_after_django(request, response, settle, cost_after):
             return outcome
         return await settle(execution)
 

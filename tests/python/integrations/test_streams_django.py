@@ -17,7 +17,7 @@ pytest.importorskip("django")
 pytest.importorskip("uvicorn")
 
 import django
-from asgiref.sync import iscoroutinefunction, sync_to_async
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.conf import settings
 
 if not settings.configured:
@@ -26,8 +26,9 @@ if not settings.configured:
 from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application
 from django.http import StreamingHttpResponse
-from django.test import AsyncRequestFactory, RequestFactory, override_settings
+from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory, override_settings
 from django.urls import path
+from django.utils.http import http_date
 from streams import START, limited, request_to
 from tidegate.django import RateLimitMiddleware
 from tidegate.django import rate_limit as of_django
@@ -111,8 +112,6 @@ def test_streams_are_settled_under_the_decorator_of_django() -> None:
         )
         def view(request: Any) -> Any:
             return StreamingHttpResponse(iter([b"x"]))
-
-    from django.test import Client
 
     with project(view):
         for told in ("50", "20"):
@@ -237,6 +236,39 @@ def test_a_stream_is_closed_before_it_is_settled() -> None:
     with pytest.raises(asyncio.CancelledError):
         asked([], view, {})
     assert left() == 70
+
+
+NOW = http_date(START / 10**9)
+
+
+@pytest.mark.parametrize("kind", ["middleware", "view"])
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_a_stream_in_whose_place_middleware_sends_another_response_is_settled(
+    kind: str, client: Any
+) -> None:
+    clock = tg.ManualClock(START)
+    storage = tg.Limiter("1/second").storage
+    costs = {"key": lambda request: "k", "cost": 50, "cost_after": lambda request, response: 20}
+
+    def view(request: Any) -> Any:
+        return StreamingHttpResponse(iter([b"x"]), headers={"Last-Modified": NOW})
+
+    options: dict[str, Any] = {"STORAGE": storage, "CLOCK": clock}
+    if kind == "middleware":
+        options.update(LIMIT="100/minute", **{name.upper(): each for name, each in costs.items()})
+    else:
+        with override_settings(TIDEGATE=options):
+            view = of_django("100/minute", **costs)(view)
+            places = of_django("1 at once", key=costs["key"])
+            view = places(lambda request, inner=view: inner(request))
+    middleware = ["django.middleware.http.ConditionalGetMiddleware", *MIDDLEWARE]
+    with project(view), override_settings(MIDDLEWARE=middleware, TIDEGATE=options):
+        ask = client().get if client is Client else async_to_sync(client().get)
+        for _ in range(2):
+            assert ask("/", headers={"if-modified-since": NOW}).status_code == 304
+        answer = ask("/")
+        assert answer.status_code == 200
+        assert '"100/minute";r=10' in answer.headers["RateLimit"]
 
 
 @pytest.mark.parametrize("end", ["cancelled", "raises"])

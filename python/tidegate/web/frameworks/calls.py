@@ -332,7 +332,7 @@ class _DjangoCall(_ViewCall):
         return result
 
     def settle_at_end(self, result: Any, settle: Settle, cost_after: Any) -> bool:
-        return settle_after_django(result, settle, cost_after)
+        return settle_after_django(self.request, result, settle, cost_after)
 
     def annotate(self, exc: Exception, outcome: RequestDecision) -> Exception:
         # tidegate.django's middleware reads this attribute of Django's response to the exception.

@@ -87,16 +87,15 @@ def settle_after_flask(flask: Any, result: Any, settle: Settle, cost_after: Any)
     return True
 
 
-def settle_after_django(response: Any, settle: Settle, cost_after: Any) -> bool:
-    """Calls `settle`, once, when Django has sent or closed `response`; returns False if it is not a
-    stream.
+def settle_after_django(request: Any, response: Any, settle: Settle, cost_after: Any) -> bool:
+    """Calls `settle`, once, when Django has sent or closed `response` or closes `request`, with
+    whatever response middleware has put in its place; returns False if it is not a stream.
 
     Under ASGI, Django closes no response whose stream has raised, and no stream. It iterates by a
     method of the response's class, so that class is replaced by a subclass.
     """
     if not getattr(response, "streaming", False):
         return False
-    close = response.close
     turn = threading.Lock()
 
     async def awaiting() -> None:
@@ -113,13 +112,9 @@ def settle_after_django(response: Any, settle: Settle, cost_after: Any) -> bool:
         else:
             BLOCKING.run(settle(BLOCKING))
 
-    def close_and_settle() -> None:
-        try:
-            close()
-        finally:
-            settling()
-
-    response.close = close_and_settle
+    # The request of REST framework wraps that of Django.
+    for closed in (response, getattr(request, "_request", request)):
+        closed.close = _then(closed.close, settling)
     kind: Any = type(response)
     if hasattr(kind, "__aiter__") and not hasattr(kind, _KNOWN):
         with contextlib.suppress(TypeError):  # the class has a layout of its own
@@ -150,6 +145,16 @@ def _subclass(kind: Any, **methods: Any) -> Any:
     """Returns a subclass of a response's class that looks like it."""
     names = {_KNOWN: True, "__module__": kind.__module__, "__doc__": kind.__doc__, **methods}
     return type(kind.__name__, (kind,), {**names, "__qualname__": kind.__qualname__})
+
+
+def _then(close: Callable[[], None], settle: Callable[[], None]) -> Callable[[], None]:
+    def close_and_settle() -> None:
+        try:
+            close()
+        finally:
+            settle()
+
+    return close_and_settle
 
 
 def _once(function: Callable[[], None]) -> Callable[[], None]:
