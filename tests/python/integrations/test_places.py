@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from typing import Any
 
 import pytest
@@ -73,6 +74,26 @@ def test_flask_gives_a_place_back_at_the_end_of_the_response() -> None:
             answer.close()
         assert counts()["places"] == 2
     assert counts()["calls"] == 91
+
+
+@pytest.mark.parametrize("path", ["/", "/stream", "/missing"])
+@pytest.mark.parametrize("end", ["read", "dropped", "closed"])
+def test_flask_gives_a_place_back_though_a_client_of_tests_closes_nothing(
+    path: str, end: str
+) -> None:
+    counts = Counts()
+    client = flask_service(counts).test_client()
+    kept = []
+    for _ in range(3):
+        answer = client.get(path)
+        assert counts()["places"] == 1
+        if end == "dropped":
+            del answer
+            gc.collect()  # that of an error is in a cycle
+        else:
+            answer.get_data() if end == "read" else answer.close()
+            kept.append(answer)
+        assert counts()["places"] == 2
 
 
 def test_flask_holds_a_place_for_a_stream() -> None:

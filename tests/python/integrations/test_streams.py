@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -257,6 +259,67 @@ def test_a_response_of_flask_is_settled_if_the_client_disconnects() -> None:
             assert began.wait(20)
             assert left() == 50
         eventually(lambda: left() == 70, 20)
+
+
+@pytest.mark.parametrize("how", ["decorator", "extension"])
+@pytest.mark.parametrize("later", ["keeps", "takes the stream", "reads the stream", "raises"])
+def test_a_stream_of_flask_is_settled_whatever_later_code_makes_of_it(how: str, later: str) -> None:
+    from tidegate.flask import RateLimiter
+
+    app = flask.Flask(__name__)
+    clock = tg.ManualClock(START)
+    limit: Any = RateLimiter(app, clock=clock).limit
+    if how == "decorator":
+        limit = functools.partial(tg.rate_limit, clock=clock)
+    settled: list[Any] = []
+
+    def cost_after(request: Any, answer: Any) -> int:
+        settled.append(answer)
+        return 20
+
+    @app.after_request
+    def change(response: Any) -> Any:
+        if response.status_code != 200 or later == "keeps":
+            return response
+        if later == "raises":
+            raise LookupError(later)
+        if later == "reads the stream":
+            response.get_data()
+            return response
+        return flask.Response(response.response, headers=response.headers)
+
+    @limit("1 at once")
+    def inner() -> Any:
+        return flask.Response(iter(["x", "y"]))
+
+    @app.get("/")
+    @limit("100/minute", cost=50, cost_after=cost_after)
+    def outer() -> Any:
+        return inner()
+
+    client = app.test_client()
+    for number in (1, 2, 3):
+        with client.get("/") as answer:
+            assert answer.status_code == (500 if later == "raises" else 200)
+            assert later == "raises" or answer.data == b"xy"
+        assert len(settled) == number
+    clock.advance(60)
+    with client.get("/") as answer:
+        assert '"100/minute";r=50' in answer.headers["RateLimit"]
+
+
+def test_a_file_that_flask_sends_gives_its_place_back(tmp_path: Path) -> None:
+    (tmp_path / "tides.csv").write_text("04:12")
+    app = flask.Flask(__name__)
+
+    @app.get("/")
+    @tg.rate_limit("1 at once")
+    def tides() -> Any:
+        return flask.send_file(tmp_path / "tides.csv")
+
+    for _ in range(3):
+        with app.test_client().get("/") as answer:
+            assert (answer.status_code, answer.data) == (200, b"04:12")
 
 
 def test_the_extension_settles_when_the_response_is_closed() -> None:

@@ -45,14 +45,17 @@ class AddHeaders:
 
 
 class _Body:
-    """The body of a response whose request holds places until the server closes it."""
+    """The body of a response whose request holds places until it has ended or is closed."""
 
     def __init__(self, body: Iterable[bytes], outcomes: list[RequestDecision]) -> None:
         self._body = body
         self._outcomes = outcomes
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._body)
+        try:
+            yield from self._body
+        finally:  # test clients need not close it
+            leave(self._outcomes)
 
     def close(self) -> None:
         try:

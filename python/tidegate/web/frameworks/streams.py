@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, Callable
 
 from tidegate.web.callables import is_async
@@ -63,7 +63,8 @@ def _settling(kind: Any) -> Any:
 
 
 def settle_after_flask(flask: Any, result: Any, settle: Settle, cost_after: Any) -> bool:
-    """Calls `settle` when Flask's response for `result` is closed; returns False if it is not a
+    """Calls `settle`, once, when the stream of Flask's response for `result` has ended or is
+    closed, also in another response to which later code gives it; returns False if it is not a
     stream."""
     body = result[0] if isinstance(result, tuple) and result else result
     if not (hasattr(body, "__next__") or getattr(body, "is_streamed", False)):
@@ -73,18 +74,45 @@ def settle_after_flask(flask: Any, result: Any, settle: Settle, cost_after: Any)
     async def awaiting() -> None:
         await settle(AWAITING)
 
-    def close() -> None:
+    def settle_now() -> None:
         if is_async(cost_after):
             app.ensure_sync(awaiting)()
         else:
             BLOCKING.run(settle(BLOCKING))
 
+    settling = _once(settle_now)
+
     def add(response: Any) -> Any:
-        response.call_on_close(_once(close))
+        if response.is_streamed:
+            response.response = _Stream(response.response, settling)
+        else:  # later code has read the stream, or answers an error in its place
+            settling()
         return response
 
     flask.after_this_request(add)
     return True
+
+
+class _Stream:
+    """The parts of a response of Flask. Calls `ended` when they have ended or are closed."""
+
+    def __init__(self, parts: Any, ended: Callable[[], None]) -> None:
+        self._parts = parts
+        self._ended = ended
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._parts
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        try:
+            close = getattr(self._parts, "close", None)
+            if close is not None:
+                close()
+        finally:
+            self._ended()
 
 
 def settle_after_django(request: Any, response: Any, settle: Settle, cost_after: Any) -> bool:
