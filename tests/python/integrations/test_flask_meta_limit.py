@@ -153,6 +153,44 @@ def test_the_listed_limits_are_those_that_apply() -> None:
         assert [member.split('"')[1] for member in policy.split(", ")] == told
 
 
+def test_limits_without_the_extension_are_listed_too() -> None:
+    app = flask.Flask("service")
+    limiter = RateLimiter(app, "1000/hour")
+    both = limiter.limit("5/minute", scope="own")
+    posts = tg.rate_limit("2/minute", methods=["POST"])
+    methods = ["GET", "OPTIONS", "POST"]
+    app.add_url_rule("/one", "one", posts(both(lambda: "ok")), methods=methods)
+    app.add_url_rule("/two", "two", both(posts(lambda: "ok")), methods=methods)
+    for_all = tg.rate_limit(["1/second", "9/minute"])
+    app.add_url_rule("/all", "all", for_all(tg.rate_limit(chooses)(lambda: "ok")), methods=methods)
+
+    @tg.rate_limit("4/minute")
+    class Above(MethodView):
+        def get(self) -> str:
+            return "ok"
+
+        @tg.rate_limit("3/minute")
+        def post(self) -> str:
+            return "ok"
+
+    app.add_url_rule("/above", view_func=Above.as_view("above"))
+    found = listed(app)
+    everywhere = "1000/hour (application)"
+    for name in ("one", "two"):
+        assert found[f"GET /{name} {name}"] == f"{everywhere}; 5/minute (own)"
+        assert found[f"POST /{name} {name}"] == (
+            f"{everywhere}; 5/minute (own); 2/minute (@rate_limit)"
+        )
+        assert f"OPTIONS /{name} {name}" not in found
+    own = "1/second, 9/minute (@rate_limit); chosen by chooses (@rate_limit)"
+    assert found["GET,POST /all all"] == f"{everywhere}; {own}"
+    assert found["OPTIONS /all all"] == own
+    assert found["GET /above above"] == f"{everywhere}; 4/minute (@rate_limit)"
+    assert found["POST /above above"] == (
+        f"{everywhere}; 4/minute (@rate_limit); 3/minute (@rate_limit)"
+    )
+
+
 def test_several_extensions_are_listed_together() -> None:
     app = flask.Flask("service")
     RateLimiter(app, "1000/hour")

@@ -14,7 +14,7 @@ from tidegate.web.execution import BLOCKING
 from tidegate.web.frameworks.calls import flask_refusal
 from tidegate.web.frameworks.flask_cli import blueprints_of
 from tidegate.web.frameworks.flask_headers import leave
-from tidegate.web.frameworks.flask_views import MARK, UNREACHED, settle_now
+from tidegate.web.frameworks.flask_views import MARK, UNREACHED, marks_of, settle_now
 from tidegate.web.meta_limit import MetaLimit
 from tidegate.web.refusal import USUAL
 from tidegate.web.rule_requests import RuleRequests
@@ -307,15 +307,8 @@ class LimitedApp:
     def _limited_views(self, endpoint: str | None, method: str) -> list[LimitedView]:
         app = self._app()
         view: Any = app.view_functions.get(endpoint) if app and endpoint is not None else None
-        found = [getattr(view, MARK, None)]
-        view_class = getattr(view, "view_class", None)
-        if view_class is not None:
-            handler = getattr(view_class, method.lower(), None)
-            if handler is None and method == "HEAD":
-                handler = getattr(view_class, "get", None)
-            dispatch = getattr(view_class, "dispatch_request", None)
-            found += [getattr(dispatch, MARK, None), getattr(handler, MARK, None)]
-        return [one for one in found if one is not None and one.extension is self._extension]
+        found = marks_of(view, method, MARK)
+        return [one for one in found if one.extension is self._extension]
 
 
 def _leave_with(request: flask.Request) -> None:

@@ -9,6 +9,9 @@ import click
 import flask
 from flask.cli import AppGroup, with_appcontext
 
+from tidegate.web.frameworks.fastapi_openapi import MARK as RATE_LIMIT
+from tidegate.web.frameworks.flask_views import marks_of
+
 if TYPE_CHECKING:
     from tidegate.limiter.rule_limiter import RuleLimiter
     from tidegate.web.request_limiter import RequestLimiter
@@ -66,6 +69,10 @@ def _lines(app: flask.Flask, sources: list[Limits]) -> Iterator[str]:
                 if method != "OPTIONS" and source.rules_for(route.endpoint) is not None:
                     told.append("rules")
                 told += [_told(*one) for one in source.limits_of(route.endpoint, method)]
+            view = app.view_functions.get(route.endpoint)
+            is_automatic = method == "OPTIONS" and getattr(route, "provide_automatic_options", True)
+            for mark in () if is_automatic else marks_of(view, method, RATE_LIMIT):
+                told += [_told("@rate_limit", one) for one in mark.limiters if one.charges(method)]
             if method == "OPTIONS" and not told:
                 continue
             by_limits.setdefault("; ".join(told) or "no limit", []).append(method)

@@ -17,7 +17,15 @@ from tidegate.web.frameworks.streams import settle_after_flask
 if TYPE_CHECKING:
     from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["MARK", "UNREACHED", "LimitedView", "PlacedLimit", "limited_app", "settle_now"]
+__all__ = [
+    "MARK",
+    "UNREACHED",
+    "LimitedView",
+    "PlacedLimit",
+    "limited_app",
+    "marks_of",
+    "settle_now",
+]
 
 MARK = "__tidegate_flask_limit__"
 # The key under which a request keeps the decisions, by their extensions, that let it pass to a view
@@ -37,6 +45,18 @@ class PlacedLimit:
         """Returns whether it limits requests with a method: exempt ones only if it names them."""
         methods = self.options["methods"]
         return method not in exempt_methods if methods is None else method in methods
+
+
+def marks_of(view: Any, method: str, name: str) -> list[Any]:
+    """Returns the marks `name` of what answers requests of a method: a view, and its class."""
+    answering = [view]
+    view_class = getattr(view, "view_class", None)
+    if view_class is not None:
+        handler = getattr(view_class, method.lower(), None)
+        if handler is None and method == "HEAD":
+            handler = getattr(view_class, "get", None)
+        answering += [getattr(view_class, "dispatch_request", None), handler]
+    return [getattr(each, name) for each in answering if hasattr(each, name)]
 
 
 def limited_app(extension: Any, target: Any) -> Any:
