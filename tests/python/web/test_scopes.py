@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import django_project  # noqa: F401
 from django.views import View as DjangoView
 from flask.views import MethodView
 from tidegate.web.shared_counters import unique_scope
