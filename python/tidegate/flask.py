@@ -419,7 +419,8 @@ def _settling(limited: LimitedApp, handle: Any) -> Any:
     request that one of them has ended before its view."""
 
     def settle_and_handle(*args: Any) -> Any:
-        limited.settle_unreached(args[-1])
+        request = flask.request._get_current_object()  # type: ignore[attr-defined]
+        limited.settle_unreached(request, args[-1])
         return handle(*args)
 
     return settle_and_handle

@@ -157,13 +157,12 @@ class LimitedApp:
             return None
         return self._charge(limits, views, request, None, rules, settling)
 
-    def settle_unreached(self, result: Any) -> Any:
+    def settle_unreached(self, request: flask.Request, result: Any) -> Any:
         """Settles the cost of a request whose view was not called, by its response or the exception
         that ended it; returns that."""
-        request = flask.request._get_current_object()  # type: ignore[attr-defined]
-        outcome = request.environ.get(UNREACHED, {}).pop(self._extension, None)
-        if outcome is not None:
-            settle_now(outcome, request, result)
+        unreached = request.environ.get(UNREACHED)
+        if unreached and self._extension in unreached:
+            settle_now(unreached.pop(self._extension), request, result)
         return result
 
     def _is_exempt_path(self, request: flask.Request) -> bool:
@@ -219,7 +218,7 @@ class LimitedApp:
             environ.setdefault(_VIEWS, {}).update(dict.fromkeys(views, outcome))
         if settling and outcome is not None:
             environ.setdefault(UNREACHED, {})[self._extension] = outcome
-            flask.after_this_request(self.settle_unreached)
+            flask.after_this_request(lambda response: self.settle_unreached(request, response))
         if passed:
             environ[DECISION] = binding(passed).decision
             if DECISIONS not in environ:
