@@ -36,7 +36,7 @@ from tidegate.web.options import (
     OptionReader,
     methods_of,
 )
-from tidegate.web.refusal import PLAIN, USUAL, plain_body
+from tidegate.web.refusal import USUAL, is_application_or_plain, with_plain_body
 from tidegate.web.request_limiter import RequestDecision, RequestLimiter
 from tidegate.web.router_paths import is_of_quart, root_reader_of
 from tidegate.web.shadow import ShadowDecision
@@ -315,12 +315,13 @@ class RateLimitMiddleware:
             response = await outcome.service_answer(
                 scope,
                 AWAITING,
-                accepts=lambda answer: callable(answer) or isinstance(answer, PLAIN),
+                accepts=is_application_or_plain,
                 expected="an ASGI application, a dict, list, str or bytes",
+                convert=with_plain_body,
             )
         kind = PROBLEM_TYPE
-        if isinstance(response, PLAIN):
-            body, text = plain_body(response)
+        if isinstance(response, tuple):
+            body, text = response
             kind = text.encode()
         elif response is not USUAL:
             if type(outcome) is ShadowDecision:

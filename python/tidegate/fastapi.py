@@ -52,6 +52,7 @@ from tidegate.web.frameworks.fastapi_errors import (
     answering_error,
     exceeded_error,
     refusal_error,
+    response_of,
 )
 from tidegate.web.frameworks.fastapi_handlers import HANDLED, HELD, wrap_handlers
 from tidegate.web.frameworks.fastapi_injection import watch_signatures
@@ -235,6 +236,7 @@ class RateLimit:
             AWAITING,
             accepts=lambda answer: answer is not None,
             expected="what a route returns, or an exception",
+            convert=response_of,
         )
         if isinstance(error, BaseException):
             if request.scope["type"] == "websocket":

@@ -28,7 +28,7 @@ from tidegate.web.options import (
     OptionReader,
     methods_of,
 )
-from tidegate.web.refusal import PLAIN, USUAL, plain_body
+from tidegate.web.refusal import USUAL, is_application_or_plain, with_plain_body
 from tidegate.web.request_limiter import RequestDecision
 from tidegate.web.rule_requests import RuleRequests, attributes_by_option
 from tidegate.web.shared_counters import middleware_limiters
@@ -124,13 +124,14 @@ class RateLimitMiddleware:
                 outcome.service_answer(
                     environ,
                     BLOCKING,
-                    accepts=lambda answer: callable(answer) or isinstance(answer, PLAIN),
+                    accepts=is_application_or_plain,
                     expected="a WSGI application, a dict, list, str or bytes",
+                    convert=with_plain_body,
                 )
             )
         kind = _PROBLEM
-        if isinstance(response, PLAIN):
-            body, kind = plain_body(response)
+        if isinstance(response, tuple):
+            body, kind = response
         elif response is not USUAL:
             application: WSGIApp = response
             return application(environ, HeaderStart(start_response, (outcome,)))

@@ -10,7 +10,14 @@ if TYPE_CHECKING:
     from tidegate.web.execution import Execution
     from tidegate.web.hooks import Hooks
 
-__all__ = ["PLAIN", "USUAL", "plain_body", "service_answer"]
+__all__ = [
+    "PLAIN",
+    "USUAL",
+    "is_application_or_plain",
+    "plain_body",
+    "service_answer",
+    "with_plain_body",
+]
 
 USUAL: Any = object()
 """Stands for the usual answer, if the service has no other."""
@@ -20,12 +27,22 @@ PLAIN = (str, bytes, dict, list)
 
 
 def plain_body(answer: str | bytes | dict[Any, Any] | list[Any]) -> tuple[bytes, str]:
-    """Returns the body of a plain answer and its content type."""
+    """Returns the body of a plain answer and its content type; raises if it cannot be encoded."""
     if isinstance(answer, bytes):
         return answer, "application/octet-stream"
     if isinstance(answer, str):
         return answer.encode(), "text/plain; charset=utf-8"
-    return json.dumps(answer).encode(), "application/json"
+    return json.dumps(answer, allow_nan=False).encode(), "application/json"
+
+
+def is_application_or_plain(answer: Any) -> bool:
+    """Returns whether middleware of ASGI or WSGI can answer with it."""
+    return isinstance(answer, PLAIN) or (callable(answer) and not isinstance(answer, type))
+
+
+def with_plain_body(answer: Any) -> Any:
+    """Returns the plain_body() of a plain answer, and an application as it is."""
+    return plain_body(answer) if isinstance(answer, PLAIN) else answer
 
 
 async def service_answer(

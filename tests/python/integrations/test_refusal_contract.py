@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
+import math
 import re
 from decimal import Decimal
 from pathlib import Path
@@ -79,6 +81,16 @@ def by_dependency(on_refused: Any) -> tuple[int, dict[str, str], bytes]:
     service = fastapi.FastAPI()
     # A handler for the status does not take the place of the limit's own answer.
     service.exception_handler(429)(lambda request, exc: JSONResponse("handler", 429))
+    return by_dependency_of(service, on_refused)
+
+
+def by_dependency_alone(on_refused: Any) -> tuple[int, dict[str, str], bytes]:
+    return by_dependency_of(fastapi.FastAPI(), on_refused)
+
+
+def by_dependency_of(
+    service: fastapi.FastAPI, on_refused: Any
+) -> tuple[int, dict[str, str], bytes]:
     limit = RateLimit("0/minute", on_refused=on_refused)
 
     @service.get("/", dependencies=[fastapi.Depends(limit)])
@@ -158,19 +170,28 @@ def test_a_response_keeps_its_status_and_gains_the_fields(answer: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "returned"),
     [
-        by_decorator_of_starlette,
-        by_flask,
-        by_decorator_of_flask,
-        by_django,
-        by_decorator_of_django,
+        *itertools.product(
+            [
+                by_asgi,
+                by_wsgi,
+                by_decorator_of_starlette,
+                by_flask,
+                by_decorator_of_flask,
+                by_django,
+                by_decorator_of_django,
+            ],
+            [None, 5, {1}, ValueError, "\ud800", {"a": object()}, [{"at": {datetime, Decimal}}]],
+        ),
+        # Routes of FastAPI may return anything that it can encode.
+        *itertools.product(
+            [by_decorator, by_dependency_alone],
+            ["\ud800", {"a": math.inf}, [{"at": {Decimal: object}}]],
+        ),
+        *itertools.product([by_asgi, by_wsgi, by_django], [{"wait": math.inf}]),
     ],
-)
-@pytest.mark.parametrize(
-    "returned",
-    [None, 5, {1}, ValueError, "\ud800", {"a": object()}, [{"at": {datetime, Decimal}}]],
-    ids=lambda returned: f"{type(returned).__name__}",
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
 def test_the_usual_429_replaces_what_cannot_be_sent(
     answer: Any, returned: Any, caplog: pytest.LogCaptureFixture

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tidegate._core import Decision
     from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["RateLimitExceeded", "answering_error", "exceeded_error", "refusal_error"]
+__all__ = ["RateLimitExceeded", "answering_error", "exceeded_error", "refusal_error", "response_of"]
 
 # Servers with this extension can refuse a WebSocket with a response. Starlette uses it since
 # version 0.37.
@@ -110,9 +110,13 @@ class _Answered(Exception):
         self.outcome = outcome
 
 
+def response_of(answer: Any) -> Any:
+    """Returns the response for what a route could return; raises if it cannot be encoded."""
+    return answer if isinstance(answer, Response) else JSONResponse(jsonable_encoder(answer), 429)
+
+
 def answering_error(request: HTTPConnection, answer: Any, outcome: RequestDecision) -> Exception:
-    """Returns the exception to raise for a refusal that is answered with `answer`, what a route
-    could return."""
+    """Returns the exception to raise for a refusal that is answered with the response `answer`."""
     found = request.scope.get("starlette.exception_handlers")
     if found is None or request.scope["type"] == "websocket":
         return refusal_error(request, outcome)
@@ -122,8 +126,6 @@ def answering_error(request: HTTPConnection, answer: Any, outcome: RequestDecisi
 
 async def _send_answer(request: HTTPConnection, exc: _Answered) -> Response:
     answer: Response = exc.answer
-    if not isinstance(answer, Response):
-        answer = JSONResponse(jsonable_encoder(answer), 429)
     exc.outcome.put(answer.raw_headers)
     return answer
 

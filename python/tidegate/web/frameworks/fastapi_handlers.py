@@ -286,16 +286,17 @@ class _First(_Handler):
         return outcome
 
     async def _refuse(self, request: Any, outcome: Any) -> Any:
-        from fastapi.encoders import jsonable_encoder
-        from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-
         from tidegate.web.frameworks.fastapi_errors import refusal_error
 
         await _undo_prior(request.scope)
         answer: Any = USUAL
         function = outcome.limiter.hooks.on_refused
         if function is not None:
-            options: Any = {"accepts": _is_any, "expected": "a return value of the route"}
+            options: Any = {
+                "accepts": _is_any,
+                "expected": "a return value of the route",
+                "convert": self._response_of,
+            }
             if is_async(function) or self._mark.is_async:
                 answer = await outcome.service_answer(request, AWAITING, **options)
             else:
@@ -308,20 +309,26 @@ class _First(_Handler):
         if isinstance(answer, Exception):
             add_decision(request.scope, outcome)
             raise with_fields(request.scope, _answered(request, answer), outcome)
-        if not isinstance(answer, Response):
-            kind = self._response_class
-            if isinstance(answer, (dict, list)):
-                try:
-                    body, text = plain_body(answer)
-                    answer = Response(body, 429, media_type=text)
-                except (TypeError, ValueError):  # FastAPI encodes more types than JSON has
-                    answer = JSONResponse(jsonable_encoder(answer), 429)
-            elif isinstance(kind, type) and issubclass(kind, (HTMLResponse, PlainTextResponse)):
-                answer = kind(answer, 429)
-            else:
-                answer = JSONResponse(jsonable_encoder(answer), 429)
         outcome.put(answer.raw_headers)
         return answer
+
+    def _response_of(self, answer: Any) -> Any:
+        """Returns the response for an answer of `on_refused`; raises if it cannot be encoded."""
+        from fastapi.encoders import jsonable_encoder
+        from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+
+        if isinstance(answer, Response):
+            return answer
+        kind = self._response_class
+        if isinstance(answer, (dict, list)):
+            try:
+                body, text = plain_body(answer)
+                return Response(body, 429, media_type=text)
+            except (TypeError, ValueError):  # FastAPI encodes more types than JSON has
+                return JSONResponse(jsonable_encoder(answer), 429)
+        if isinstance(kind, type) and issubclass(kind, (HTMLResponse, PlainTextResponse)):
+            return kind(answer, 429)
+        return JSONResponse(jsonable_encoder(answer), 429)
 
 
 def _is_any(answer: Any) -> bool:
