@@ -77,8 +77,8 @@ async def _end(outcome: RequestDecision, request: Any, answer: Any, execution: E
 def answer_wsgi(
     app: Any, environ: dict[str, Any], start_response: Any, outcome: RequestDecision
 ) -> Iterable[bytes]:
-    """Calls `app`; settles the cost and gives places back when it raises or the server closes its
-    answer."""
+    """Calls `app`; settles the cost and gives places back when it raises, or its answer has ended
+    or is closed."""
     outcome.hold()
     settling = _Settling(environ, outcome)
 
@@ -113,16 +113,9 @@ class _Settling:
             raise
 
     def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        try:
-            return next(self.chunks)
-        except StopIteration:
-            raise
-        except Exception as exc:
-            self.answer = exc
-            raise
+        with self.noting():
+            yield from self.chunks
+        self._settle()  # test clients need not close it
 
     def close(self) -> None:
         try:
