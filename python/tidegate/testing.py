@@ -15,6 +15,7 @@ The fixtures of tidegate.pytest_plugin do the same for pytest. The environment v
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,8 @@ def reset_all() -> None:
 def limits_off() -> Iterator[None]:
     """Within it no request of the process is limited or charged, in any adapter.
 
-    A Limiter that is called directly is not affected. For tests, which run one at a time.
+    A Limiter that is called directly is not affected. Of several blocks that are open at once, in
+    threads or tasks, the one that was entered last decides, for all.
     """
     with _switched(on=False):
         yield
@@ -60,12 +62,34 @@ def limits_on() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _switched(*, on: bool) -> Iterator[None]:
-    before = switch.on
-    switch.on = on
+    # Blocks of threads and tasks end in any order, so none can put back what it found.
+    mine = _Block(on)
+    with _changing:
+        if not _open:
+            _open.append(_Block(switch.on))
+        _open.append(mine)
+        switch.on = on
     try:
         yield
     finally:
-        switch.on = before
+        with _changing:
+            _open.remove(mine)
+            switch.on = _open[-1].on
+            if len(_open) == 1:
+                _open.clear()
+
+
+class _Block:
+    """What one open block says. Two that say the same are not equal."""
+
+    __slots__ = ("on",)
+
+    def __init__(self, on: bool) -> None:
+        self.on = on
+
+
+_changing = threading.Lock()
+_open: list[_Block] = []  # in the order they were entered, after what was before the first
 
 
 def assert_refused(

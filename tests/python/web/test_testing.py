@@ -24,7 +24,7 @@ from tidegate.testing import (
     limits_on,
     reset_all,
 )
-from tidegate.web.switch import Switch
+from tidegate.web.switch import Switch, switch
 
 
 def asgi(**options):
@@ -163,6 +163,29 @@ def test_reset_all_keeps_no_store_alive():
     storage = weakref.ref(tg.Limiter("1/hour").storage)
     gc.collect()
     assert storage() is None
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("second", [limits_off, limits_on])
+@pytest.mark.parametrize("first", [limits_off, limits_on])
+def test_blocks_that_overlap_leave_the_switch_as_it_was(first, second, before, monkeypatch):
+    monkeypatch.setattr(switch, "on", before)
+    one, two = first(), second()
+    one.__enter__()
+    two.__enter__()
+    one.__exit__(None, None, None)
+    assert switch.on == (second is limits_on)  # the block that is still open decides
+    two.__exit__(None, None, None)
+    assert switch.on == before
+
+
+def test_a_block_within_another_ends_first(monkeypatch):
+    monkeypatch.setattr(switch, "on", True)
+    with limits_off():
+        with limits_on(), limits_off():
+            assert not switch.on
+        assert not switch.on
+    assert switch.on
 
 
 SUITE = """
