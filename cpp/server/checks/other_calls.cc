@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/text.h"
 #include "server/checks/caller.h"
 #include "server/checks/check_json.h"
@@ -143,7 +144,14 @@ bool Refund(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answe
                   /*is_grpc=*/true, answer);
     return true;
   }
-  if (!asked.cost_is_given) asked.cost = token->cost;
+  if (asked.cost_is_given && asked.cost != token->cost) {
+    AnswerProblem(Problem::BadRequest(absl::StrCat(
+                      "the cost is ", asked.cost, " beside the decision of a check of cost ",
+                      token->cost, "; expected ", token->cost, ", or none")),
+                  /*is_grpc=*/true, answer);
+    return true;
+  }
+  asked.cost = token->cost;
   // The token names limits that were charged elsewhere by their position in the plan, which other
   // rules may change.
   const bool is_exact =

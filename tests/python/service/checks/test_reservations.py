@@ -8,7 +8,7 @@ from typing import Any
 
 import check_wire as wire
 import pytest
-from check_service import JSON, UNAVAILABLE, Service
+from check_service import INVALID_ARGUMENT, JSON, OK, UNAVAILABLE, Service
 
 NOT_FOUND, FAILED_PRECONDITION = 5, 9
 RULES = {
@@ -228,6 +228,22 @@ def test_a_refund_by_a_decision_gives_back_once() -> None:
     remaining = left(service)
     assert service.grpc("Refund", refund)[0] == 0
     assert left(service) > remaining, "it is known for 10 minutes"
+
+
+def test_a_refund_by_a_decision_gives_back_its_own_cost() -> None:
+    service = Service(RULES)
+    answer = service.ask(attributes={"user": "42"}, cost=3)
+    service.ask(attributes={"user": "42"}, cost=97)
+    for cost in (50, 2):
+        refund = wire.request({"user": "42"}, cost=cost, decision=answer.decision)
+        assert service.grpc("Refund", refund)[:2] == (
+            INVALID_ARGUMENT,
+            f"the cost is {cost} beside the decision of a check of cost 3; expected 3, or none",
+        )
+    assert left(service) == 900
+    refund = wire.request({"user": "42"}, cost=3, decision=answer.decision)
+    assert service.grpc("Refund", refund)[0] == OK
+    assert left(service) == 903
 
 
 def test_a_refund_with_a_name_gives_back_once(tmp_path: Path) -> None:
