@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, get_args, get_origin
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -24,6 +22,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.rules.document import Document, read_file
 from tidegate.rules.yaml_reader import meant_number
+from tidegate.server.setting_values import Address, Caller, Host, url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,6 +34,7 @@ __all__ = ["ENVIRONMENT", "Address", "Settings", "read_settings", "unknown_varia
 ENVIRONMENT = "TIDEGATE_"
 # Environment variables with the prefix that are not settings of the service.
 _OF_OTHERS = {"TIDEGATE_ENABLED", "TIDEGATE_HANDED_OVER", "TIDEGATE_HANDED_OVER_READY"}
+_MAY_BE_EMPTY = {"TIDEGATE_ENVOY__USER_KEY"}
 _SECRETS = "pa?s|pw|secret|token|key"  # in the names of options of a URL, also misspelled
 # These settings name files that the service reads.
 _TLS_FILES = ("certificate", "key", "client_ca")
@@ -45,42 +45,7 @@ _FILES = (
 )
 # With forward secrecy and authenticated encryption: none has CBC or SHA-1.
 DEFAULT_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-_PORT = Annotated[int, Field(ge=0, le=65535)]
 _SECONDS = Annotated[float, Field(gt=0, le=86_400)]
-
-
-class Address(BaseModel):
-    """A host and a port, written ``127.0.0.1:8080`` or ``[::1]:8080``. Port 0 means a free port."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    host: str
-    port: _PORT
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: Any) -> Any:
-        if isinstance(value, (dict, Address)):
-            return value
-        host, colon, port = str(value).rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-            raise ValueError(
-                f"the address is {value!r:.80}; expected HOST:PORT, such as 127.0.0.1:8080, with a "
-                "port from 0 to 65535"
-            )
-        return {"host": host, "port": int(port)}
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach the address."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class _Part(BaseModel):
@@ -106,13 +71,6 @@ class Tls(_Part):
     )
 
 
-def _expect_host(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", value):
-        raise ValueError(f"is {value!r:.80}; expected a name such as tidegate.example.com")
-    return value.lower()
-
-
-_HOST = Annotated[str, AfterValidator(_expect_host)]
 _HOSTS = (
     "Further names that requests of HTTP may have in Host where `listen` is a loopback address. "
     "Addresses, localhost and names without dots always may."
@@ -128,7 +86,7 @@ class Checks(_Part):
     )
     unix: Optional[Path] = Field(default=None, description="The path of a Unix socket.")
     tls: Optional[Tls] = Field(default=None, description="TLS of `listen`; null for no TLS.")
-    hosts: list[_HOST] = Field(default=[], description=_HOSTS)
+    hosts: list[Host] = Field(default=[], description=_HOSTS)
     loops: Annotated[int, Field(ge=0, le=256)] = Field(
         default=0, description="Threads that answer checks; 0 for one for each core."
     )
@@ -238,7 +196,7 @@ class Admin(_Part):
         default=Address(host="127.0.0.1", port=8081), description="null for none."
     )
     tls: Optional[Tls] = None
-    hosts: list[_HOST] = Field(default=[], description=_HOSTS)
+    hosts: list[Host] = Field(default=[], description=_HOSTS)
     oidc: Optional[Oidc] = None
     trusted_proxies: list[str] = Field(
         default=[],
@@ -277,24 +235,6 @@ class Usage(_Part):
     )
 
 
-def _expect_caller(value: str) -> str:
-    kind, colon, name = value.partition(":")
-    if kind not in ("user", "ip") or not colon or not name:
-        raise ValueError(f"is {value!r:.80}; expected user:NAME or ip:ADDRESS, such as user:42")
-    return value
-
-
-def _url_of(signal: str) -> AfterValidator:
-    def expect(value: str) -> str:
-        if not re.match("https?://[^/]", value):
-            raise ValueError(
-                f"is {value!r:.80}; expected a URL such as http://localhost:4318/v1/{signal}"
-            )
-        return value
-
-    return AfterValidator(expect)
-
-
 class Anomalies(_Part):
     """Anomaly detection. It reports, and changes decisions only with `enforce`."""
 
@@ -317,7 +257,7 @@ class Anomalies(_Part):
         description="The file that keeps what is usual over a restart. Without it, a file beside a "
         "database of SQLite, with .anomalies behind its name; none with PostgreSQL.",
     )
-    exempt: list[Annotated[str, AfterValidator(_expect_caller)]] = Field(
+    exempt: list[Caller] = Field(
         default=[],
         description="Callers who are never throttled or blocked: user:42, ip:203.0.113.9.",
     )
@@ -340,14 +280,14 @@ class Telemetry(_Part):
     """OpenTelemetry metrics and spans, sent with OTLP."""
 
     enabled: StrictBool = False
-    endpoint: Optional[Annotated[str, _url_of("metrics")]] = Field(
+    endpoint: Optional[Annotated[str, url_of("metrics")]] = Field(
         default=None,
         description="The URL of the collector for metrics; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
     traces: StrictBool = Field(
         default=False, description="Whether requests to the admin port have spans."
     )
-    traces_endpoint: Optional[Annotated[str, _url_of("traces")]] = Field(
+    traces_endpoint: Optional[Annotated[str, url_of("traces")]] = Field(
         default=None,
         description="The URL of the collector for spans; by default OTEL_EXPORTER_OTLP_ENDPOINT.",
     )
@@ -394,7 +334,6 @@ class Settings(BaseSettings):
         frozen=True,
         env_prefix=ENVIRONMENT,
         env_nested_delimiter="__",
-        env_ignore_empty=True,
         env_parse_none_str="null",
     )
 
@@ -489,6 +428,7 @@ def read_settings(
             f"{document.source}: is a {type(document.data).__name__}; expected settings by name"
         )
     given = os.environ if environment is None else environment
+    _expect_values(given)
     if path is not None:
         _begin_at(path.parent, document.data)
     try:
@@ -534,10 +474,23 @@ def unknown_variables(environment: Mapping[str, str]) -> dict[str, Optional[str]
     return {
         name: next(iter(difflib.get_close_matches(name, known, 1, 0.85)), None)
         for name in sorted(environment)
-        if name.startswith(ENVIRONMENT)
-        and name not in _OF_OTHERS
-        and name[len(ENVIRONMENT) :].lower().partition("__")[0] not in Settings.model_fields
+        if name.startswith(ENVIRONMENT) and name not in _OF_OTHERS and not _is_setting(name)
     }
+
+
+def _is_setting(variable: str) -> bool:
+    first = variable[len(ENVIRONMENT) :].lower().partition("__")[0]
+    return variable.upper().startswith(ENVIRONMENT) and first in Settings.model_fields
+
+
+def _expect_values(environment: Mapping[str, str]) -> None:
+    problems = [
+        f"the environment variable {name}: is empty; expected a value, or no such variable"
+        for name in sorted(environment)
+        if not environment[name] and _is_setting(name) and name.upper() not in _MAY_BE_EMPTY
+    ]
+    if problems:
+        raise ConfigurationError("\n".join(problems))
 
 
 def _variables(model: type[BaseModel], prefix: str) -> Iterator[str]:

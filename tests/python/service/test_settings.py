@@ -91,13 +91,12 @@ def test_the_environment_overrides_the_file(
     monkeypatch.setenv("TIDEGATE_CHECKS__LOOPS", "3")
     monkeypatch.setenv("TIDEGATE_CHECKS__LISTEN", "0.0.0.0:80")
     monkeypatch.setenv("TIDEGATE_ADMIN__LISTEN", "null")
-    monkeypatch.setenv("TIDEGATE_DATABASE", "")
     settings = read_settings(path)
     assert settings.storage == "shm://host"
     assert (settings.checks.loops, settings.checks.max_streams) == (3, 7)
     assert settings.checks.listen == Address(host="0.0.0.0", port=80)
     assert settings.admin.listen is None
-    assert settings.database == "sqlite:///tidegate.db", "an empty variable sets nothing"
+    assert settings.database == "sqlite:///tidegate.db"
 
 
 @pytest.mark.parametrize(
@@ -155,6 +154,29 @@ def test_a_mistake_in_the_environment_names_the_variable(monkeypatch: pytest.Mon
     monkeypatch.setenv("TIDEGATE_CHECKS__LOOPS", "many")
     with pytest.raises(ConfigurationError, match="variable TIDEGATE_CHECKS__LOOPS: is 'many'"):
         read_settings()
+
+
+@pytest.mark.parametrize(
+    "name", ["STORAGE", "RULES", "DATABASE", "CHECKS", "ENVOY__CONFIG", "ADMIN__LISTEN", "LOG__X"]
+)
+def test_an_empty_variable_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(f"TIDEGATE_{name}", "")
+    with pytest.raises(ConfigurationError) as caught:
+        read_settings()
+    assert str(caught.value) == (
+        f"the environment variable TIDEGATE_{name}: is empty; expected a value, or no such variable"
+    )
+
+
+def test_a_variable_may_be_empty_where_that_means_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TIDEGATE_ENVOY__CONFIG", "limits.yaml")
+    monkeypatch.setenv("TIDEGATE_ENVOY__USER_KEY", "")
+    monkeypatch.setenv("TIDEGATE_STORGE", "")
+    envoy = read_settings().envoy
+    assert envoy is not None
+    assert envoy.user_key == ""
 
 
 def test_misspelt_variables_are_found() -> None:
