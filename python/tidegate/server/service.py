@@ -30,7 +30,7 @@ from tidegate.server.listeners import AnomalyWatch, DecisionLog, to_history, to_
 from tidegate.server.native import _native
 from tidegate.server.quota_events import QuotaLog
 from tidegate.server.recording import Recording
-from tidegate.server.slips import SlipLog
+from tidegate.server.slips import SlipLog, slips_of_headers
 from tidegate.server.snapshots import Snapshots
 from tidegate.server.spare_memory import SpareMemory
 from tidegate.server.state import ServiceState
@@ -337,7 +337,7 @@ class Service:
 
     def warnings(self) -> list[str]:
         """Returns settings that the operator may not have meant, though the service answers."""
-        found = []
+        found = slips_of_headers(self.limiter.rules, self.settings.checks.auth_headers)
         if not self.limiter.rule_stats() and self.envoy is None:
             place = self.settings.rules or "the database"
             found.append(f"there are no rules, so every check is allowed; expected some in {place}")

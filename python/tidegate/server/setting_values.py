@@ -8,8 +8,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ["Address", "Caller", "Host", "url_of"]
+from tidegate.rules.model import NAME
 
+__all__ = ["Address", "AuthHeaders", "Caller", "Host", "url_of"]
+
+_HEADER = "[A-Za-z0-9!#$%&'*+.^_`|~-]+"  # a token of RFC 9110
 _PORT = Annotated[int, Field(ge=0, le=65535)]
 
 
@@ -64,6 +67,26 @@ def _expect_caller(value: str) -> str:
 
 
 Caller = Annotated[str, AfterValidator(_expect_caller)]
+
+
+def _expect_headers(value: dict[str, str]) -> dict[str, str]:
+    known: dict[str, str] = {}
+    for header, attribute in value.items():
+        if not re.fullmatch(_HEADER, header):
+            raise ValueError(
+                f"has the header {header!r:.80}; expected the name of a header, such as X-User"
+            )
+        other = known.setdefault(header.lower(), header)
+        if other != header:
+            raise ValueError(f"has the header {header!r:.80} as {other!r:.80} too; expected one")
+        if not re.fullmatch(NAME, attribute):
+            raise ValueError(
+                f"has the attribute {attribute!r:.80} of {header}; expected a name such as user"
+            )
+    return value
+
+
+AuthHeaders = Annotated[dict[str, str], AfterValidator(_expect_headers)]
 
 
 def url_of(signal: str) -> AfterValidator:

@@ -22,7 +22,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.rules.document import Document, read_file
 from tidegate.rules.yaml_reader import meant_number
-from tidegate.server.setting_values import Address, Caller, Host, url_of
+from tidegate.server.setting_values import Address, AuthHeaders, Caller, Host, url_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -116,7 +116,7 @@ class Checks(_Part):
         default=False,
         description="Whether answers over HTTP also have the fields that clients of OpenAI read.",
     )
-    auth_headers: Optional[dict[str, str]] = Field(
+    auth_headers: Optional[AuthHeaders] = Field(
         default=None,
         description="The headers of a gateway and the attributes that they name, in place of "
         "X-Original-URI, X-Original-Method, X-Real-IP and X-Api-Key.",

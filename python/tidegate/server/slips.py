@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidegate.limiter.slips import Slips
+from tidegate.rules.advice.attributes import meant_by_caller
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tidegate.limiter.rule_limiter import RuleLimiter
     from tidegate.rules.rule_set import RuleSet
     from tidegate.server.recording import Recorded
 
-__all__ = ["SlipLog"]
+__all__ = ["SlipLog", "slips_of_headers"]
 
 # The most texts that are looked at of one version of the rules.
 _MOST_TEXTS = 1000
@@ -56,3 +59,17 @@ class SlipLog:
             self._seen[name, value] = is_slip
         if is_slip:
             self.counts[name] += decisions
+
+
+def slips_of_headers(rules: RuleSet, headers: Mapping[str, str] | None) -> list[str]:
+    """Warnings of attributes in `checks.auth_headers` that no rule reads, as ``usr``."""
+    found = []
+    read = rules._compiled._attributes
+    for header, attribute in (headers or {}).items():
+        meant = meant_by_caller(attribute, read)
+        if meant is not None and attribute not in {*read, *rules.model.attributes}:
+            found.append(
+                f"checks.auth_headers has the attribute {attribute!r} of {header}, which no rule "
+                f"reads; did you mean {meant!r}?"
+            )
+    return found

@@ -202,6 +202,18 @@ def test_a_variable_may_say_that_there_is_none(monkeypatch: pytest.MonkeyPatch) 
         ("ANOMALIES__EXEMPT", '["batch"]', "is 'batch'; expected user:NAME or ip:ADDRESS"),
         ("ANOMALIES__ENFORCE", "yes", "is 'yes'; expected: true or false"),
         ("CHECKS__AUTH_HEADERS", "X-User: user", "is 'X-User: user'; expected: names and values"),
+        (
+            "CHECKS__AUTH_HEADERS",
+            '{"X User": "user"}',
+            "has the header 'X User'; expected",
+        ),
+        ("CHECKS__AUTH_HEADERS", '{"": "user"}', "has the header ''; expected the name"),
+        (
+            "CHECKS__AUTH_HEADERS",
+            '{"X-User": "user", "x-user": "ip"}',
+            "has the header 'x-user' as 'X-User' too; expected one",
+        ),
+        ("CHECKS__AUTH_HEADERS", '{"X-User": "us er"}', "has the attribute 'us er' of X-User"),
         ("CHECKS", "{", "is '{'; expected: the settings below it"),
         ("DRAIN", "10s", "is '10s'; expected: a number"),
     ],

@@ -12,7 +12,7 @@ from tidegate.rules import RuleSet
 from tidegate.server.recording import Recorded, Row
 from tidegate.server.service import Service
 from tidegate.server.settings import Settings
-from tidegate.server.slips import SlipLog
+from tidegate.server.slips import SlipLog, slips_of_headers
 
 RULES = {
     "rules": [
@@ -21,6 +21,7 @@ RULES = {
         {"id": "search", "by": "user", "endpoint": "search", "limit": "5/minute"},
     ]
 }
+RULES_BY_USER = {"rules": [{"id": "a", "by": "usr_id", "limit": "5/minute"}]}
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -90,3 +91,25 @@ def test_what_is_right_and_what_clients_write_is_not_said(caplog: pytest.LogCapt
     # The endpoints of Envoy's requests are domains.
     SlipLog(tg.Limiter(rules=RuleSet(RULES)), endpoints=False)(Recorded(1.0, [row("login", None)]))
     assert said(caplog) == []
+
+
+def test_an_attribute_of_a_gateway_that_is_a_slip_is_a_warning_of_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text("rules: [{id: a, by: user, limit: 9/hour}]\n")
+    checks: Any = {"listen": "127.0.0.1:0", "auth_headers": {"X-User": "usr"}}
+    settings = Settings(rules=path, database=None, checks=checks, admin={"listen": None})
+    service = Service(settings)
+    try:
+        assert service.warnings() == [
+            "checks.auth_headers has the attribute 'usr' of X-User, which no rule reads; did you "
+            "mean 'user'?"
+        ]
+    finally:
+        service.close()
+
+
+@pytest.mark.parametrize("attribute", ["user", "endpoint", "ip", "api_key", "usr_id"])
+def test_an_attribute_of_a_gateway_that_may_be_meant_is_no_slip(attribute: str) -> None:
+    rules = RuleSet({"attributes": ["usr_id"], **RULES_BY_USER})
+    assert slips_of_headers(rules, {"X-One": attribute}) == []
+    assert slips_of_headers(rules, None) == []
