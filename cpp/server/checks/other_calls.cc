@@ -160,9 +160,8 @@ bool Refund(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answe
   if (token->hit.limits_elsewhere != 0) {
     return RefundOf(config, asked, is_exact ? &token->hit : nullptr, answer, later);
   }
-  const std::array<uint64_t, 2> id =
-      asked.once.empty() ? std::array{token->generation, token->number} : IdOf(asked.once);
-  return RefundOnce(config, asked, id, &token->hit, answer, later);
+  // Whatever name comes with it: it would be refunded once for each.
+  return RefundOnce(config, asked, {token->generation, token->number}, &token->hit, answer, later);
 }
 
 bool Reset(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answer* answer,

@@ -246,6 +246,16 @@ def test_a_refund_by_a_decision_gives_back_its_own_cost() -> None:
     assert left(service) == 903
 
 
+def test_a_refund_by_a_decision_gives_back_once_whatever_its_name() -> None:
+    service = Service(RULES)
+    answer = service.ask(attributes={"user": "42"}, cost=3)
+    service.ask(attributes={"user": "42"}, cost=97)
+    refund = wire.request({"user": "42"}, decision=answer.decision)
+    for name in (wire.text(4, "job 7"), wire.text(4, "job 8"), b""):
+        assert service.grpc("Refund", refund + name)[0] == OK
+        assert left(service) == 903
+
+
 def test_a_refund_with_a_name_gives_back_once(tmp_path: Path) -> None:
     storage = f"shm://{tmp_path}/counts?capacity=4096"
     service = Service(RULES, storage=storage)
