@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,8 +16,9 @@
 #include "server/checks/decide.h"
 #include "server/checks/decision_token.h"
 #include "server/checks/gathering.h"
-#include "server/checks/reservation_token.h"
+#include "server/checks/packed.h"
 #include "server/checks/reserved_calls.h"
+#include "server/checks/sha256.h"
 
 namespace tidegate::server {
 
@@ -110,10 +112,21 @@ class StatusCall final : public Gathering {
   std::optional<Penalty> penalty_;  // of the caller
 };
 
-// The id of a refund that its caller has named.
-std::array<uint64_t, 2> IdOf(std::string_view once) {
-  return {DigestOfCount(std::string("refund ") + std::string(once)),
-          DigestOfCount(std::string("of ") + std::string(once))};
+// The id of a refund that its caller has named: others have another name, cost or attributes.
+std::array<uint64_t, 2> IdOf(const Asked& asked) {
+  std::map<std::string_view, std::string_view> values;
+  for (const Attribute& attribute : asked.attributes) values[attribute.name] = attribute.value;
+  std::string packed = "refund ";
+  AppendText(asked.once, &packed);
+  AppendNumber(static_cast<uint64_t>(asked.cost), 8, &packed);
+  for (const auto& [name, value] : values) {
+    AppendText(name, &packed);
+    AppendText(value, &packed);
+  }
+  const Digest digest = Sha256(packed);
+  Unpacker unpacker({reinterpret_cast<const char*>(digest.data()), digest.size()});
+  const uint64_t first = unpacker.Number(8);
+  return {first, unpacker.Number(8)};
 }
 
 bool RefundOf(const std::shared_ptr<const CheckConfig>& config, const Asked& asked,
@@ -132,10 +145,12 @@ bool HasRule(const RuleSet& rules, std::string_view id) {
 
 bool Refund(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answer* answer,
             const Later& later) {
-  AddTier(*config, &asked);
   if (asked.decision.empty()) {
+    std::array<uint64_t, 2> id{};
+    if (!asked.once.empty()) id = IdOf(asked);  // without the tier, which may change until a retry
+    AddTier(*config, &asked);
     if (asked.once.empty()) return RefundOf(config, asked, nullptr, answer, later);
-    return RefundOnce(config, asked, IdOf(asked.once), nullptr, answer, later);
+    return RefundOnce(config, asked, id, nullptr, answer, later);
   }
   const std::optional<DecisionToken> token = DecodedToken(asked.decision);
   if (!token.has_value()) {
@@ -152,6 +167,7 @@ bool Refund(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answe
     return true;
   }
   asked.cost = token->cost;
+  AddTier(*config, &asked);
   // The token names limits that were charged elsewhere by their position in the plan, which other
   // rules may change.
   const bool is_exact =

@@ -271,6 +271,23 @@ def test_a_refund_with_a_name_gives_back_once(tmp_path: Path) -> None:
     assert (code, "expected 1 to 255" in said) == (3, True)
 
 
+def test_a_refund_with_a_name_and_other_words_is_another_one() -> None:
+    service = Service(RULES)
+    service.ask(attributes={"user": "42"}, cost=300)
+
+    def gives_back(cost: int, **attributes: str) -> int:
+        before = left(service)
+        refund = wire.request({"user": "42", **attributes}, cost=cost) + wire.text(4, "job 7")
+        assert service.grpc("Refund", refund)[0] == OK
+        return left(service) - before
+
+    assert [gives_back(cost) for cost in (10, 20, 10, 20)] == [10, 20, 0, 0]
+    assert [gives_back(10, part=part, kind="a") for part in "1221"] == [10, 10, 0, 0]
+    refund = wire.request({"kind": "a", "user": "42", "part": "1"}, cost=10)
+    assert service.grpc("Refund", refund + wire.text(4, "job 7"))[0] == OK
+    assert left(service) == 750, "the order of the attributes does not matter"
+
+
 def test_a_store_that_does_not_answer_may_be_asked_again() -> None:
     service = Service(
         RULES, storage="redis://127.0.0.1:1?timeout=0.05&on_error=fallback", clock=None
