@@ -68,12 +68,16 @@ void Count(CheckContext& context, Op op, const Caller& caller, const Checked& ch
 
 namespace {
 
+bool HasToken(Op op, Form form) {
+  return op == Op::kHit && (form == Form::kGrpc || form == Form::kGrpcMany);
+}
+
 void AppendGrpc(const CheckConfig& config, Op op, const Checked& checked, std::string* body) {
   std::string token;
   if (op == Op::kHit && checked.decision.allowed) {
-    static std::atomic<uint64_t> number{0};
+    static std::atomic<uint32_t> number{0};
     token = Encoded({config.rules->generation(), number.fetch_add(1, std::memory_order_relaxed),
-                     checked.cost, checked.decision});
+                     checked.mark, checked.cost, checked.decision});
   }
   AppendCheckResponse(checked.decision, checked.wants_outcomes ? &checked.outcomes : nullptr, token,
                       body);
@@ -128,6 +132,7 @@ bool DecideAtOnce(const CheckConfig& config, Op op, Form form, absl::Span<Asked>
   const RuleLimiter& limiter = config.rules->limiter();
   Checked checked;
   for (Asked& one : asked) {
+    if (HasToken(op, form)) checked.mark = MarkOf(one.attributes);
     AddTier(config, &one);
     checked.cost = one.cost;
     checked.wants_outcomes = one.wants_outcomes;
@@ -153,8 +158,9 @@ class Flight final : public Gathering {
   }
 
   void Submit(size_t i, Asked* asked) {
-    AddTier(*config_, asked);
     One& one = checks_[i];
+    if (HasToken(op_, form_)) one.checked.mark = MarkOf(asked->attributes);
+    AddTier(*config_, asked);
     one.checked.cost = asked->cost;
     one.checked.wants_outcomes = asked->wants_outcomes;
     std::string digest;

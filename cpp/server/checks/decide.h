@@ -24,6 +24,7 @@ struct Checked {
   Decision decision;
   Outcomes outcomes;
   int64_t cost = 1;
+  uint32_t mark = 0;  // MarkOf() what was asked, if the answer has the token of the decision
   bool wants_outcomes = false;
   std::optional<Penalty> penalty;  // of the caller
 

@@ -166,6 +166,13 @@ bool Refund(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answe
                   /*is_grpc=*/true, answer);
     return true;
   }
+  if (!token->MayBeOf(asked.attributes)) {
+    AnswerProblem(
+        Problem::BadRequest(
+            "the attributes are not those of the decision's check; expected the same ones"),
+        /*is_grpc=*/true, answer);
+    return true;
+  }
   asked.cost = token->cost;
   AddTier(*config, &asked);
   // The token names limits that were charged elsewhere by their position in the plan, which other
@@ -177,7 +184,7 @@ bool Refund(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answe
     return RefundOf(config, asked, is_exact ? &token->hit : nullptr, answer, later);
   }
   // Whatever name comes with it: it would be refunded once for each.
-  return RefundOnce(config, asked, {token->generation, token->number}, &token->hit, answer, later);
+  return RefundOnce(config, asked, token->id(), &token->hit, answer, later);
 }
 
 bool Reset(const std::shared_ptr<const CheckConfig>& config, Asked asked, Answer* answer,

@@ -129,6 +129,31 @@ def test_a_refund_by_a_decision_of_earlier_rules_gives_back() -> None:
     assert service.ask("Peek", attributes=ASK).remaining == 3
 
 
+def test_a_refund_by_a_decision_has_the_attributes_of_the_check() -> None:
+    service = Service()
+    service.native.set_tiers({"42": "premium"})
+    answers = service.ask(attributes=ASK), service.ask(attributes=ASK)
+    other = {**ASK, "user": "43"}
+    service.ask(attributes=other, cost=2)
+    for attributes in (other, {"user": "42"}, {**ASK, "method": "GET"}):
+        code, said, _ = service.grpc(
+            "Refund", wire.request(attributes, decision=answers[0].decision)
+        )
+        assert (code, said) == (
+            INVALID_ARGUMENT,
+            "the attributes are not those of the decision's check; expected the same ones",
+        )
+    assert service.ask("Peek", attributes=other).remaining == 0
+    swapped: Any = {"endpoint": "/api/x?page=2", "user": "42"}
+    refund = wire.request(swapped, decision=answers[0].decision)
+    assert service.grpc("Refund", refund)[0] == OK, "neither their order nor a query counts"
+    assert service.ask("Peek", attributes=ASK).remaining == 4, "of 5 of the service's tier"
+    # An earlier version's tokens say nothing of the attributes.
+    earlier = answers[1].decision[:13] + bytes(4) + answers[1].decision[17:]
+    assert service.grpc("Refund", wire.request(other, decision=earlier))[0] == OK
+    assert service.ask("Peek", attributes=other).remaining == 1
+
+
 @pytest.mark.parametrize("decision", [b"x", b"\x01" * 28, b"\xff" * 28, b"\x01" + b"\xff" * 27])
 def test_an_invalid_decision_is_refused(decision: bytes) -> None:
     code, said, _ = Service().grpc("Refund", wire.request(ASK, decision=decision))
