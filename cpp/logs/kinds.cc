@@ -7,7 +7,7 @@
 namespace tidegate::logs {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Kind>, 18> kNames{{
+constexpr std::array<std::pair<std::string_view, Kind>, 19> kNames{{
     {"skip", Kind::kSkip},
     {"time", Kind::kTime},
     {"end_time", Kind::kEndTime},
@@ -26,6 +26,7 @@ constexpr std::array<std::pair<std::string_view, Kind>, 18> kNames{{
     {"milliseconds", Kind::kMilliseconds},
     {"microseconds", Kind::kMicroseconds},
     {"nanoseconds", Kind::kNanoseconds},
+    {"time_taken", Kind::kTimeTaken},
 }};
 
 int ColumnNamed(const std::string& name, Schema* schema) {
@@ -72,6 +73,7 @@ Target AddField(Kind kind, const std::string& name, Schema* schema) {
     case Kind::kMilliseconds:
     case Kind::kMicroseconds:
     case Kind::kNanoseconds:
+    case Kind::kTimeTaken:
       schema->has_duration = true;
       break;
     case Kind::kSkip:

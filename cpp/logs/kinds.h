@@ -30,6 +30,7 @@ enum class Kind : uint8_t {
   kMilliseconds,
   kMicroseconds,
   kNanoseconds,
+  kTimeTaken,  // a duration of W3C logs, whose unit the parser finds for each file
 };
 
 // The kind of a name in Python, such as "last_address"; nothing if there is no such kind.

@@ -19,6 +19,8 @@ class Parser {
   virtual ~Parser() = default;
   // Called when a file begins, which may have a header of its own.
   virtual void Begin() {}
+  // Whether the file so far has durations of which nothing says the unit.
+  virtual bool guesses_unit() const { return false; }
   // record.problem() is the reason why a line is bad. `line` must live as long as the record is
   // used.
   virtual Outcome Parse(std::string_view line, Record* record) = 0;
@@ -45,6 +47,7 @@ std::unique_ptr<Parser> MakeCsvParser(char delimiter, std::string header,
                                       std::vector<Target> fields);
 
 // Parses W3C's extended format, whose #Fields line names the columns; `fields` are those to read.
+// A kTimeTaken is milliseconds in what IIS wrote, and else seconds, as the format has it.
 std::unique_ptr<Parser> MakeW3cParser(std::vector<std::pair<std::string, Target>> fields);
 
 }  // namespace tidegate::logs

@@ -44,6 +44,8 @@ class Reader {
   const TimeReader& times() const { return record_.times(); }
   size_t rows() const { return columns_.times_ns.size(); }
   int64_t bad() const { return bad_; }
+  // The numbers of the files of whose durations nothing says the unit.
+  const std::vector<int64_t>& guessed_units() const { return guessed_units_; }
   const std::vector<BadLine>& bad_lines() const { return bad_lines_; }
 
  private:
@@ -55,6 +57,7 @@ class Reader {
   Record record_;
   Columns columns_;
   std::vector<BadLine> bad_lines_;
+  std::vector<int64_t> guessed_units_;
   int64_t bad_ = 0;
   int64_t source_ = 0;
 };

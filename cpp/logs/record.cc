@@ -16,6 +16,7 @@ constexpr const char* kExpectedDuration = "a duration such as 0.123";
 int ScaleOf(Kind kind) {
   switch (kind) {
     case Kind::kSeconds:
+    case Kind::kTimeTaken:
       return 9;
     case Kind::kMilliseconds:
       return 6;
@@ -128,6 +129,7 @@ bool Record::Set(const Target& target, std::string_view text) {
     case Kind::kMilliseconds:
     case Kind::kMicroseconds:
     case Kind::kNanoseconds:
+    case Kind::kTimeTaken:
       return SetDuration(text, ScaleOf(target.kind));
   }
   return true;
@@ -159,7 +161,8 @@ bool Record::Set(const Target& target, double number) {
     case Kind::kSeconds:
     case Kind::kMilliseconds:
     case Kind::kMicroseconds:
-    case Kind::kNanoseconds: {
+    case Kind::kNanoseconds:
+    case Kind::kTimeTaken: {
       const double ns = number * std::pow(10.0, ScaleOf(target.kind));
       if (!(ns >= 0 && ns < 9e18)) return Fail(kExpectedDuration, number_);
       duration_ns = static_cast<int64_t>(std::llround(ns));

@@ -168,6 +168,7 @@ PYBIND11_MODULE(_logs, m) {
       .def_property_readonly("rows", &Reader::rows)
       .def_property_readonly("bad", &Reader::bad)
       .def_property_readonly("bad_lines", &BadLines)
+      .def_property_readonly("guessed_units", &Reader::guessed_units)
       .def_property_readonly("time_unit",
                              [](const Reader& reader) { return NameOf(reader.times().unit()); })
       .def_property_readonly("has_no_zones",

@@ -38,6 +38,9 @@ class Reader:
     def bad_lines(self) -> list[tuple[int, int, str, str]]:
         """The first ones: number of the file, number of the line, its beginning, the reason."""
     @property
+    def guessed_units(self) -> list[int]:
+        """The numbers of the files of whose durations nothing says the unit."""
+    @property
     def time_unit(self) -> str: ...
     @property
     def has_no_zones(self) -> bool: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tidegate import tuning
@@ -134,6 +135,54 @@ def test_iis_durations_are_milliseconds() -> None:
     assert log.format == "iis"
     assert log["duration_ns"].tolist() == [500_000_000]
     assert log.times.tolist() == [NOON_NS - 500_000_000]
+
+
+_IIS = "#Software: Microsoft Internet Information Services 10.0\n"
+_TAKEN = "#Fields: date time c-ip time-taken{more}\n2026-01-31 12:05:0{at} 192.0.2.1 500{values}\n"
+_UNKNOWN = "says in which unit time-taken is; it was taken as seconds"
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (1, 0, 2)])
+def test_the_unit_of_durations_is_found_for_each_file(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    texts = [
+        _IIS + _TAKEN.format(more="", at=1, values=""),
+        _TAKEN.format(more="", at=2, values=""),
+        _TAKEN.format(more=" sc-win32-status", at=3, values=" 0"),
+    ]
+    paths = [tmp_path / f"{at}.log" for at in range(3)]
+    for path, text in zip(paths, texts):
+        path.write_text(text)
+    log = tuning.read_log([paths[at] for at in order], end_stamped=False)
+    assert log["duration_ns"].tolist() == [500_000_000, 500_000_000_000, 500_000_000]
+    assert [note for note in log.notes if _UNKNOWN in note] == [
+        f"Nothing in {paths[1]} says in which unit time-taken is; it was taken as seconds, as in "
+        'W3C\'s format. IIS writes milliseconds: duration_unit="ms".'
+    ]
+
+
+@pytest.mark.parametrize("columns", [None, {"duration": "time-taken"}])
+@pytest.mark.parametrize(
+    ("header", "taken", "unit", "ns", "is_guess"),
+    [
+        ("", "500", None, 500 * 10**9, True),
+        ("", "0", None, 0, False),
+        ("", "-", None, -1, False),
+        ("", "0.500", None, 500_000_000, False),
+        ("", "500", "ms", 500_000_000, False),
+        (_IIS, "500", None, 500_000_000, False),
+        (_IIS, "500", "us", 500_000, False),
+        ("#Software: other\n", "500", None, 500 * 10**9, True),
+    ],
+)
+def test_a_note_says_where_the_unit_of_durations_is_not_known(
+    columns: Any, header: str, taken: str, unit: str | None, ns: int, is_guess: bool
+) -> None:
+    text = f"{header}#Fields: date time c-ip time-taken\n2026-01-31 12:05:01 192.0.2.1 {taken}\n"
+    log = read(text, columns=columns, duration_unit=unit)
+    assert log["duration_ns"].tolist() == [ns]
+    assert any(_UNKNOWN in note for note in log.notes) == is_guess
 
 
 def test_the_address_of_envoy_is_the_one_that_it_saw_itself() -> None:

@@ -25,6 +25,8 @@ _ALB_KNOWN: dict[str, Meaning] = {
     "user_agent": ("key", "user_agent"),
 }
 
+IIS = "Internet Information S"  # ervices, or Server: in #Software:
+_IIS_FIELDS = {"sc-substatus", "sc-win32-status"}
 _W3C_KNOWN: dict[str, Meaning] = {
     "date": ("date", "date"),
     "time": ("clock", "clock"),
@@ -35,7 +37,7 @@ _W3C_KNOWN: dict[str, Meaning] = {
     "sc-status": ("status", "status"),
     "sc-bytes": ("bytes", "bytes"),
     "cs(User-Agent)": ("encoded_key", "user_agent"),
-    "time-taken": ("seconds", "duration"),
+    "time-taken": ("time_taken", "duration"),  # the reader finds the unit, for each file
 }
 
 
@@ -50,7 +52,9 @@ def alb(columns: Mapping[str, str]) -> Layout:
     return pattern("alb", pieces, _ALB_KNOWN, columns, end_stamped=False, open_end=True)
 
 
-def w3c(fields: list[str], columns: Mapping[str, str], *, is_iis: bool) -> Layout:
+def w3c(
+    fields: list[str], columns: Mapping[str, str], duration_unit: str | None, *, is_iis: bool
+) -> Layout:
     """The layout for the `fields` of #Fields:. CloudFront and IIS log when a request ended."""
     for column, name in columns.items():
         if name not in fields:
@@ -60,9 +64,17 @@ def w3c(fields: list[str], columns: Mapping[str, str], *, is_iis: bool) -> Layou
             )
     known = dict(_W3C_KNOWN)
     known["x-host-header" if "x-host-header" in fields else "cs-host"] = ("encoded_key", "host")
-    if is_iis:
-        known["time-taken"] = ("milliseconds", "duration")
-    known.update({name: (kind_of(column), column) for column, name in columns.items()})
+    known.update(
+        (name, (kind_of(column), column))
+        for column, name in columns.items()
+        if (column, name) != ("duration", "time-taken")
+    )
+    if duration_unit is not None:
+        known.update(
+            (name, (kind_of("duration", duration_unit), column))
+            for name, (_, column) in known.items()
+            if column == "duration"
+        )
     found = [(name, *known[name]) for name in fields if name in known]
     given = set(columns)
     fields_read = [
@@ -75,6 +87,7 @@ def w3c(fields: list[str], columns: Mapping[str, str], *, is_iis: bool) -> Layou
         raise ConfigurationError(
             f"the log has the fields {', '.join(fields)}; expected date and time among them"
         )
+    is_iis = is_iis or not _IIS_FIELDS.isdisjoint(fields)
     return Layout(
         "iis" if is_iis else "cloudfront" if "x-edge-location" in fields else "w3c",
         "w3c",

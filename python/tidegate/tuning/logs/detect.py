@@ -162,8 +162,8 @@ def _w3c(lines: list[str], options: ReadOptions) -> Layout:
         raise ConfigurationError(
             f"the log begins with {lines[0][:100]!r}; expected a line that begins with #Fields:"
         )
-    is_iis = any(line.startswith("#Software:") and "Information" in line for line in lines)
-    return cloud.w3c(fields, options.columns, is_iis=is_iis)
+    is_iis = any(line.startswith("#Software:") and cloud.IIS in line for line in lines)
+    return cloud.w3c(fields, options.columns, options.duration_unit, is_iis=is_iis)
 
 
 Columns = Mapping[str, Any]

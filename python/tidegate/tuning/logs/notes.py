@@ -11,7 +11,7 @@ from tidegate.tuning.keys import Keys
 from tidegate.tuning.logs import _logs
 from tidegate.tuning.logs.layout import Layout
 
-__all__ = ["of_refusals", "of_shares", "of_stamps", "of_times"]
+__all__ = ["of_refusals", "of_shares", "of_stamps", "of_times", "of_units"]
 
 _UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 # In a log with fewer clients or requests, one address may have a large share by chance.
@@ -37,6 +37,17 @@ def of_times(reader: _logs.Reader, time_zone: str | None) -> list[str]:
     if reader.has_mixed_zones:
         notes.append("Times are of several zones; all were converted to UTC.")
     return notes
+
+
+def of_units(names: list[str]) -> list[str]:
+    """The note on files in W3C's format of whose durations nothing says the unit."""
+    if not names:
+        return []
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return [
+        f"Nothing in {shown} says in which unit time-taken is; it was taken as seconds, as in "
+        'W3C\'s format. IIS writes milliseconds: duration_unit="ms".'
+    ]
 
 
 def of_stamps(layout: Layout, end_stamped: bool | None, has_durations: bool) -> list[str]:

@@ -86,6 +86,7 @@ def read(sources: list[Source], options: ReadOptions, time_zone: str | None) -> 
         for name in reading.cut_off
     ]
     said += notes.of_times(reader, time_zone)
+    said += notes.of_units([reading.names[at] for at in reader.guessed_units])
     rows, bad = reader.rows, reader.bad
     if bad:
         said.append(
