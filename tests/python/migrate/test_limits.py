@@ -241,6 +241,16 @@ def test_what_is_not_accepted_is_said_at_once():
         storage_from_string("tidegate+memory://", key_prefix="mine")
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scheme", ["", "tidegate+"])
+def test_a_negative_cost_gives_units_back_in_limits_alone(name, scheme):
+    limiter, limit = strategy(name, f"{scheme}memory://"), parse("5/day")
+    assert limiter.hit(limit, "user", cost=4)
+    assert limiter.hit(limit, "user", cost=-2)
+    left = 3 if not scheme and name != "moving-window" else 1
+    assert limiter.get_window_stats(limit, "user").remaining == left
+
+
 def test_limiters_are_bounded():
     storage = storage_from_string("tidegate+memory://")
     for amount in range(1, 3000):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import slowapi
@@ -20,7 +21,7 @@ from slowapi.util import get_remote_address
 from throttled import MemoryStore, Throttled
 from tidegate import rate_limit
 from tidegate.asgi import RateLimitMiddleware
-from tidegate.fastapi import RateLimit
+from tidegate.fastapi import DefaultRateLimit, RateLimit
 from tidegate.wsgi import RateLimitMiddleware as WSGIRateLimitMiddleware
 
 MIGRATE = Path(__file__).resolve().parents[3] / "docs" / "migrate"
@@ -109,6 +110,25 @@ def test_slowapis_middleware_does_not_see_included_routers():
     ours.add_middleware(RateLimitMiddleware, limit="1/day")
     ours.include_router(router)
     assert asked(ours, "/", "/") == [200, 429]
+
+
+def test_our_default_limit_does_not_see_mounted_applications_and_unknown_paths():
+    inner, router = FastAPI(), APIRouter()
+
+    @inner.get("/")
+    @router.get("/included")
+    async def route():
+        return "hello"
+
+    app = FastAPI(dependencies=[Depends(DefaultRateLimit("1/day"))])
+    app.include_router(router)
+    app.mount("/mounted", inner)
+    assert asked(app, "/included", "/included") == [200, 429]
+    assert asked(app, "/mounted/", "/mounted/", "/gone", "/gone") == [200, 200, 404, 404]
+    app = FastAPI()
+    app.add_middleware(RateLimitMiddleware, limit="2/day")
+    app.mount("/mounted", inner)
+    assert asked(app, "/mounted/", "/gone", "/mounted/", "/gone") == [200, 404, 429, 429]
 
 
 def test_slowapi_with_headers_fails_for_a_dict():
@@ -243,6 +263,20 @@ def test_fastapi_limiter_counts_all_clients_together():
     assert [client.get("/ours").status_code for client in clients] == [200, 200]
 
 
+def test_messages_need_a_limit_of_connections():
+    async def app(scope, receive, send): ...
+
+    with pytest.raises(tg.ConfigurationError, match="no limit was given"):
+        RateLimitMiddleware(app, messages="10/minute")
+    row = next(
+        line
+        for line in (MIGRATE / "fastapi-limiter.md").read_text(encoding="utf-8").splitlines()
+        if "messages=" in line
+    )
+    assert '`limit="60/minute", messages="10/minute"`' in row
+    RateLimitMiddleware(app, limit="60/minute", messages="10/minute")
+
+
 def test_django_ratelimit_reads_units_by_their_first_letter():
     assert _split_rate("5/month") == _split_rate("5/minute") == (5, 60)
     assert _split_rate("5/week") == (5, 1)
@@ -267,6 +301,14 @@ def test_throttled_py_shares_its_store():
         tg.Limiter("3/day burst 5", algorithm="fixed-window")
     ignored = Throttled(quota="3/day burst 5", using="fixed_window", store=MemoryStore())
     assert [ignored.limit("key").limited for _ in range(4)] == [False] * 3 + [True]
+
+
+def test_requests_without_a_parameter_count_together_as_with_django_ratelimit():
+    pages = (MIGRATE / "django-ratelimit.md").read_text(encoding="utf-8")
+    row = next(line for line in pages.splitlines() if line.startswith('| `key="get:q"`'))
+    key = eval(row.split("`key=")[3].partition("`")[0])
+    assert key(SimpleNamespace(GET={})) == "q="  # an empty key would be none
+    assert key(SimpleNamespace(GET={"q": "fog"})) == "q=fog"
 
 
 def test_the_table_of_django_ratelimit_says_what_rates_become():
