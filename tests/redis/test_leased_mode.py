@@ -49,7 +49,8 @@ def strict(server: RedisServer, limit: str = SLOW) -> tg.Limiter:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("mode=lease", "mode is 'lease'; expected 'strict' and 'leased'"),
+        ("mode=lease", "mode is 'lease'; expected 'strict' or 'leased'"),
+        ("clock=mine", "clock is 'mine'; expected 'server' or 'client'"),
         ("mode=leased&lease=0", "lease is '0'; expected 0.001 to 10"),
         ("mode=leased&lease=3600", "lease is '3600'; expected 0.001 to 10"),
         ("mode=leased&lease=soon", "lease is 'soon'; expected 0.001 to 10"),

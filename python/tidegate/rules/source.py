@@ -73,6 +73,9 @@ class Source(Generic[Held]):
     A subclass implements `_next()`, and `_wait()` if it is notified of changes.
     """
 
+    _what = "rules"
+    """What it holds, in the log."""
+
     def __init__(self, *, interval: float = 1.0) -> None:
         if not isinstance(interval, (int, float)) or isinstance(interval, bool) or not interval > 0:
             raise ConfigurationError(f"the interval is {interval!r}; expected seconds above 0")
@@ -203,14 +206,14 @@ class Source(Generic[Held]):
         with self._notifying:
             before, self.current = self.current, rules
             self.since = time.time()
-            log.info("%s: rules %s follow %s", self, rules.digest, before.digest)
+            log.info("%s: %s %s follow %s", self, self._what, rules.digest, before.digest)
             for use in [*(limiter.use for limiter in self._limiters), *self._callbacks]:
                 try:
                     use(rules)
                 except Exception as error:
                     self.refused += 1
                     self.last_error = error
-                    log.error("%s: rules %s were refused: %s", self, rules.digest, error)
+                    log.error("%s: %s %s were refused: %s", self, self._what, rules.digest, error)
 
     def _refuse(self, error: Exception) -> None:
         is_new = self._refusal is None or str(error) != str(self._refusal)
@@ -219,14 +222,14 @@ class Source(Generic[Held]):
             self.refused += 1
             # A mistake in the rules is an error; rules that are gone may be in the making.
             level = logging.WARNING if isinstance(error, LosesAllRulesError) else logging.ERROR
-            log.log(level, "%s: a new version of the rules was refused: %s", self, error)
+            log.log(level, "%s: a new version of the %s was refused: %s", self, self._what, error)
 
     def _not_reached(self, error: Exception) -> None:
         self.failures += 1
         self.last_error = error
         if not self._is_unreachable:
             self._is_unreachable = True
-            log.warning("%s cannot be read, its last rules stay in force: %s", self, error)
+            log.warning("%s cannot be read, its last %s stay in force: %s", self, self._what, error)
 
     def _reached(self) -> None:
         if self._is_unreachable:

@@ -42,6 +42,8 @@ class DescriptorFiles(Source[Descriptors]):
     invalid descriptors, and OSError for files that cannot be read.
     """
 
+    _what = "descriptors"
+
     def __init__(
         self,
         path: str | os.PathLike[str],

@@ -104,7 +104,7 @@ def backtest(
     other arguments are those of recommend(). Raises ConfigurationError if a part has no requests.
     """
     goal = Goal.of(refuse_clients, refuse_requests, period, algorithm, confidence, seed)
-    if as_share(split, "split") == 0:
+    if as_share(split, "split", "0.5, which is half") == 0:
         raise ConfigurationError("split is 0; expected a share of the log's time, such as 0.5")
     requests = Requests.of(keys, times, costs)
     begin, end = int(requests.ns[0]), int(requests.ns[-1])

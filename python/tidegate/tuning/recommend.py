@@ -72,7 +72,7 @@ class Goal:
                 "the algorithm is 'concurrency', which depends on how long calls last; "
                 f"expected {others}"
             )
-        if as_share(confidence, "confidence") == 0:
+        if as_share(confidence, "confidence", "0.95, which is 95 %") == 0:
             raise ConfigurationError("confidence is 0; expected a share such as 0.95")
         if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
             raise ArgumentTypeError(f"seed is {shown(seed)}; expected an int from 0 up")

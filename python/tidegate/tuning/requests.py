@@ -145,17 +145,14 @@ def limit_of(
     return Limit(count, period, burst=burst, algorithm=algorithm)
 
 
-def as_share(value: Any, what: str) -> float:
+def as_share(value: Any, what: str, example: str = "0.001, which is 0.1 %") -> float:
     """Returns a share from 0 to below 1. Raises ConfigurationError for any other value."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(
         value, (int, float, np.integer, np.floating)
     ):
-        raise ArgumentTypeError(
-            f"{what} is {shown(value)}; expected a share such as 0.001, which is 0.1 %"
-        )
+        raise ArgumentTypeError(f"{what} is {shown(value)}; expected a share such as {example}")
     if not 0 <= value < 1:
         raise ConfigurationError(
-            f"{what} is {value}; expected a share of at least 0 and below 1, such as 0.001, which "
-            "is 0.1 %"
+            f"{what} is {value}; expected a share of at least 0 and below 1, such as {example}"
         )
     return float(value)

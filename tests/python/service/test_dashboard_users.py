@@ -141,6 +141,12 @@ def test_impossible_days_are_refused(dashboard: DashboardService, query: str) ->
     assert answer.json()["detail"]
 
 
+def test_the_last_day_of_all_is_refused_by_its_name(dashboard: DashboardService) -> None:
+    query = "startDate=9999-12-31&endDate=9999-12-31"
+    answer = ask(dashboard, "GET", f"/usage/history?{query}", "user:42")
+    assert answer.json()["detail"] == "endDate is 9999-12-31; expected a day before it"
+
+
 def test_an_upgrade_waits_for_a_decision(dashboard: DashboardService) -> None:
     dashboard.run("insert into user_tiers (user_id, tier) values ('42', 'free')")
     answer = ask(dashboard, "POST", "/tier/upgrade", "user:42", json=WISH)

@@ -396,6 +396,7 @@ def test_an_invalid_version_is_counted_and_logged_and_changes_nothing(
         assert not source.refresh()
     assert source.refused == 1
     assert "descriptors[0].rate: is not a field" in caplog.text
+    assert f"{source!r}: a new version of the descriptors was refused" in caplog.text
     assert service.remaining({"k": ""}) == [4]
     write(path, 6)
     assert source.refresh()

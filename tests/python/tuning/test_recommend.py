@@ -256,6 +256,8 @@ def test_the_count_by_variance_keeps_the_promise() -> None:
         ({"algorithm": "concurrency"}, "'concurrency'.* expected token-bucket"),
         ({"algorithm": "magic"}, "magic.* expected"),
         ({"confidence": 0}, "confidence is 0; expected"),
+        ({"confidence": 95}, "confidence is 95; expected .* below 1, such as 0.95, which is 95 %"),
+        ({"confidence": "95"}, "confidence is '95' of type str; expected a share such as 0.95, "),
         ({"confidence": 1}, "confidence is 1; expected"),
         ({"seed": -1}, "seed is -1 .*expected an int"),
         ({"by": ["x"]}, "1 groups were given with 2 times; expected"),

@@ -173,7 +173,7 @@ def _opened(
     clock = given.get("clock", "server")
     if clock not in ("server", "client"):
         raise ConfigurationError(
-            f"the storage option clock is {clock!r}; expected 'server' and 'client'"
+            f"the storage option clock is {clock!r}; expected 'server' or 'client'"
         )
     values["client_clock"] = clock == "client"
     values["lease"] = _lease(given, clock)
@@ -229,7 +229,7 @@ def _lease(given: Mapping[str, Any], clock: str) -> float:
     mode = given.get("mode", "strict")
     if mode not in ("strict", "leased"):
         raise ConfigurationError(
-            f"the storage option mode is {mode!r}; expected 'strict' and 'leased'"
+            f"the storage option mode is {mode!r}; expected 'strict' or 'leased'"
         )
     if mode == "strict":
         if "lease" in given:

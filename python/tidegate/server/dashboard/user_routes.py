@@ -132,10 +132,12 @@ def history(
 
 def span_of(first: dt.date, last: dt.date) -> tuple[dt.datetime, dt.datetime]:
     """Returns the beginning of the first day and the end of the last, in UTC."""
-    if not 0 <= (last - first).days < _LONGEST_RANGE or last == dt.date.max:
+    if last == dt.date.max:  # it has no end that a datetime can hold
+        raise ProblemError(422, f"endDate is {last}; expected a day before it")
+    if not 0 <= (last - first).days < _LONGEST_RANGE:
         raise ProblemError(
             422,
-            f"the days are {first} to {last}; expected the first before the last, and at most "
+            f"the days are {first} to {last}; expected the first not after the last, and at most "
             f"{_LONGEST_RANGE} of them",
         )
     since = dt.datetime.combine(first, dt.time(), dt.timezone.utc)
