@@ -20,7 +20,7 @@ class Parser {
   // Called when a file begins, which may have a header of its own.
   virtual void Begin() {}
   // Whether the file so far has durations of which nothing says the unit.
-  virtual bool guesses_unit() const { return false; }
+  virtual bool GuessesUnit() const { return false; }
   // record.problem() is the reason why a line is bad. `line` must live as long as the record is
   // used.
   virtual Outcome Parse(std::string_view line, Record* record) = 0;

@@ -44,7 +44,7 @@ void Reader::EndSource(bool cut_off) {
         lines.End([this](const Line& line) { OnLine(line); });
       },
       splitter_);
-  if (parser_->guesses_unit()) guessed_units_.push_back(source_);
+  if (parser_->GuessesUnit()) guessed_units_.push_back(source_);
   parser_->Begin();
   ++source_;
 }

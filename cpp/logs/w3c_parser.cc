@@ -29,7 +29,7 @@ class W3cParser final : public Parser {
     has_guess_ = has_fraction_ = false;
   }
 
-  bool guesses_unit() const override { return has_guess_ && !has_fraction_; }
+  bool GuessesUnit() const override { return has_guess_ && !has_fraction_; }
 
   Outcome Parse(std::string_view line, Record* record) override {
     if (line[0] == '#') {
