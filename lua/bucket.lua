@@ -63,18 +63,26 @@ local function judge(state, a, depth_s, depth_n, depth_f, denominator)
   state.allowed = not deeper(us, un, uf, depth_s, depth_n, depth_f)
 end
 
--- Has the reply tell of `used`, by the numbers of this limit, and of the slots.
+-- Has the reply tell of the slots, and of `used` by the numbers of this limit, unless it is the usage
+-- that was read and another number of the id has written it.
 local function tell(state, a, now_s, now_n, used, slots)
-  state.before, state.slots = used, slots
+  state.slots = slots
+  if slots then
+    state[5], state[6] = slots.finish, slots.length
+    state[7], state[8] = slots.current, slots.previous
+  end
+  if state.count ~= ARGV[a + 8] + 0 and not state.owes then
+    if used == state.before then return end
+    -- What another number has counted beyond this burst owes nothing by this number.
+    local depth = {ARGV[a] + 0, ARGV[a + 1] + 0, ARGV[a + 2] + 0}
+    if deeper(used[1], used[2], used[3], depth[1], depth[2], depth[3]) then used = depth end
+  end
+  state.before = used
   state.count, state.denominator = ARGV[a + 8] + 0, ARGV[a + 3] + 0
   state.span_parts = ARGV[a + 9] + 0
   local s, n = add(now_s, now_n, used[1], used[2])
   state[1], state[2], state[3] = s, n, used[3] + state.span_parts
   if not state.owes then state[4] = state.count end
-  if slots then
-    state[5], state[6] = slots.finish, slots.length
-    state[7], state[8] = slots.current, slots.previous
-  end
 end
 
 -- Takes off the units of slots that no grant can have made: the time of those that are out is within
@@ -179,7 +187,8 @@ function bucket.read(key, a, now_s, now_n)
   if slots then
     local now = now_s * 1000000 + math.floor(now_n / 1000)
     bound(slots, a, now_s)
-    local used, left = holding().settled(slots, now, state.before, unit_of(a))
+    local depth = {depth_s, depth_n, depth_f}
+    local used, left = holding().settled(slots, now, state.before, unit_of(a), depth)
     tell(state, a, now_s, now_n, used, left)
   end
   judge(state, a, depth_s, depth_n, depth_f, denominator)

@@ -64,36 +64,38 @@ local function holding()
     return struct.pack('>I7I5I6I6', slots.finish, slots.length, slots.current, slots.previous)
   end
 
-  -- The usage `used`, {s, n, f}, or that of `units` units `ago` microseconds ago, if that is more.
-  function held.raised(used, units, ago, unit)
+  -- The usage `used`, {s, n, f}, or that of `units` units `ago` microseconds ago, if that is more,
+  -- but no more than `depth`: units that are out since the limit was larger owe nothing.
+  function held.raised(used, units, ago, unit, depth)
     local s, n, f = held.time_of(units, unit)
     local as = math.floor(ago / 1000000)
     local an = (ago - as * 1000000) * 1000
     if s < as or (s == as and n < an) then return used end
     s, n = sub(s, n, as, an)
+    if depth and deeper(s, n, f, depth[1], depth[2], depth[3]) then s, n, f = unpack(depth) end
     if not deeper(s, n, f, used[1], used[2], used[3]) then return used end
     return {s, n, f}
   end
 
   -- Ends the slots that are over and caps the usage. Returns the usage, and the slots if units are
   -- still out.
-  function held.settled(slots, now, used, unit)
+  function held.settled(slots, now, used, unit, depth)
     if slots.finish > now + slots.length + TOLERANCE / 1000 then
       -- The clock went back.
       slots.finish = now + slots.length
       slots.current, slots.previous = slots.current + slots.previous, 0
     end
     if now >= slots.finish then
-      used = held.raised(used, slots.current + slots.previous, now - slots.finish, unit)
+      used = held.raised(used, slots.current + slots.previous, now - slots.finish, unit, depth)
       slots.finish = slots.finish + slots.length
       slots.current, slots.previous = 0, slots.current
     end
     if now >= slots.finish then
-      return held.raised(used, slots.previous, now - slots.finish, unit)
+      return held.raised(used, slots.previous, now - slots.finish, unit, depth)
     end
     local out = slots.current + slots.previous
     if out == 0 then return used end
-    return held.raised(used, out, 0, unit), slots
+    return held.raised(used, out, 0, unit, depth), slots
   end
 
   -- Applies what a node reports about a slot: units that it spent, and units that it gives back.
@@ -106,6 +108,7 @@ local function holding()
     end
     slots[name] = slots[name] - math.min(slots[name], spent)
     local back = math.min(slots[name], given)
+    if back == 0 then return used end
     slots[name] = slots[name] - back
     local s, n, f = held.time_of(back, unit)
     return {held.minus(used[1], used[2], used[3], s, n, f, unit[4])}

@@ -8,6 +8,15 @@ Terms Terms::Of(const Limit& limit) {
   return {.token = limit.numerator(), .burst = limit.burst(), .denominator = limit.denominator()};
 }
 
+namespace {
+
+// Units that are out since the limit was larger owe nothing.
+void Raise(const Terms& terms, Parts ahead, Level* level) {
+  level->ahead = std::max(level->ahead, std::min(ahead, terms.depth()));
+}
+
+}  // namespace
+
 void Roll(const Terms& terms, int64_t now_ns, Level* level) {
   const Parts most = terms.depth() + level->debt;
   if (level->ahead > most + terms.time(terms.tolerance_ns)) level->ahead = most;
@@ -17,19 +26,17 @@ void Roll(const Terms& terms, int64_t now_ns, Level* level) {
     slots = {now_ns + slots.length_ns, slots.length_ns, slots.out(), 0};
   }
   if (now_ns >= slots.end_ns) {
-    level->ahead =
-        std::max(level->ahead, terms.time(slots.end_ns - now_ns) + slots.out() * terms.token);
+    Raise(terms, terms.time(slots.end_ns - now_ns) + slots.out() * terms.token, level);
     slots = {slots.end_ns + slots.length_ns, slots.length_ns, 0, slots.current};
   }
   if (now_ns >= slots.end_ns) {
-    level->ahead =
-        std::max(level->ahead, terms.time(slots.end_ns - now_ns) + slots.previous * terms.token);
+    Raise(terms, terms.time(slots.end_ns - now_ns) + slots.previous * terms.token, level);
     slots = {};
   }
 }
 
 void Cap(const Terms& terms, Level* level) {
-  level->ahead = std::max(level->ahead, level->slots.out() * terms.token);
+  Raise(terms, level->slots.out() * terms.token, level);
 }
 
 void Settle(const Terms& terms, int64_t now_ns, Level* level) {
@@ -86,8 +93,8 @@ Parts Wait(const Terms& terms, int64_t now_ns, const Level& level, int64_t cost)
   const Slots& slots = level.slots;
   const Parts room = terms.depth() - cost * terms.token;
   const Parts left = terms.time(slots.end_ns - now_ns);
-  const Parts all = slots.out() * terms.token;
-  const Parts later = slots.current * terms.token;
+  const Parts all = std::min(slots.out() * terms.token, terms.depth());
+  const Parts later = std::min(slots.current * terms.token, terms.depth());
   Parts wait = level.ahead - room;
   if (all > room) wait = std::max(wait, left + all - room);
   if (later > room) wait = std::max(wait, left + terms.time(slots.length_ns) + later - room);

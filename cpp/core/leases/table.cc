@@ -19,7 +19,7 @@ constexpr int64_t kForgottenNs = 2'000'000'000;
 // So many sets are looked through at once, and so often at most.
 constexpr size_t kSweptSets = 64;
 constexpr int64_t kSweepNs = 2'000'000;
-// As long as a refusal by a window holds at most: units that others hold may come back.
+// As long as a refusal holds at most: units may come back, as those that others hold of a window.
 constexpr int64_t kLongestHoldNs = 1'000'000'000;
 
 // Why no limit of the algorithm is leased; empty if limits are.
@@ -241,6 +241,19 @@ std::shared_ptr<const Asking> Table::Begin(const Fingerprint& print, Entry& entr
   return asking;
 }
 
+namespace {
+
+// The time until a bucket with this usage has room for the cost, which is no more than its burst.
+int64_t WaitOf(const Charge& charge, const Leasing::Usage& used) {
+  const Limit& limit = charge.limit->limit;
+  const Interval cost = charge.cost == 1 ? Interval{limit.step_ns(), limit.step_fraction()}
+                                         : CostInterval(limit, charge.cost);
+  const int64_t beyond = used.fraction + cost.fraction - limit.depth_fraction();
+  return used.ns + cost.ns - limit.depth_ns() + (beyond > 0) + (beyond > limit.denominator());
+}
+
+}  // namespace
+
 void Table::Decide(const Charge& charge, const Entry& entry, int64_t now_ns, bool allowed,
                    Decision* decision) {
   const Leasing& leasing = *entry.leasing;
@@ -258,7 +271,8 @@ void Table::Decide(const Charge& charge, const Entry& entry, int64_t now_ns, boo
   decision->used_ns = used.ns;
   decision->used_fraction = used.fraction;
   decision->reset_after_ns = decision->used_ns + (decision->used_fraction != 0);
-  decision->retry_after_ns = allowed ? 0 : entry.keeper->hold_ns() - now_ns;
+  decision->retry_after_ns =
+      allowed ? 0 : std::max(entry.keeper->hold_ns() - now_ns, WaitOf(charge, used));
   decision->at_ns = entry.server_ns + passed;
 }
 
@@ -425,9 +439,8 @@ void Table::Hear(const Asking& asking, const Heard& heard) {
   }
   answer.allowed = heard.allowed;
   answer.cost = heard.cost;
-  answer.wait_ns = heard.window.has_value()
-                       ? std::min(heard.wait_ns, std::max(kLongestHoldNs, entry.leasing->length_ns))
-                       : heard.wait_ns;
+  // Others may give units back or reset the key, and a limit may change.
+  answer.wait_ns = std::min(heard.wait_ns, std::max(kLongestHoldNs, entry.leasing->length_ns));
   answer.room = heard.window.has_value() ? heard.window->room : Room(terms, heard.level);
   answer.burst = terms.burst;
   answer.random = static_cast<uint32_t>(
