@@ -93,12 +93,12 @@ def _serve_with(path: Path | None, is_check: bool) -> int:
 
     settings = read_settings(path)
     set_up_logging(settings.log)
+    predecessor = predecessor_of(os.environ)  # takes its variable out
     for name, similar in unknown_variables(os.environ).items():
         hint = "" if similar is None else f"; expected {similar}?"
         log.warning("the environment variable %s is not a setting%s", name, hint)
     if is_check:
         return _check(settings)
-    predecessor = predecessor_of(os.environ)
     service = Service(settings, inherited=inherited_sockets(os.environ), predecessor=predecessor)
     return _until_signalled(service, predecessor)
 
