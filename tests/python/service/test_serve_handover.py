@@ -110,7 +110,7 @@ def test_no_request_fails_while_a_process_takes_over(directory: Path) -> None:
         # Of how many depends on whether an interval of anomaly detection has ended meanwhile.
         said = r"anomaly detection goes on, with what is usual of \d+ callers"
         assert re.search(said, served.log.read_text()), served.log.read_text()[-20_000:]
-        assert "is not a setting" not in served.log.read_text()
+        assert "TIDEGATE_PREDECESSOR" not in served.log.read_text()
     finally:
         for successor in re.findall(r"the process (\d+) has taken over", served.log.read_text()):
             os.kill(int(successor), signal.SIGKILL)
