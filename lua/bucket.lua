@@ -63,8 +63,8 @@ local function judge(state, a, depth_s, depth_n, depth_f, denominator)
   state.allowed = not deeper(us, un, uf, depth_s, depth_n, depth_f)
 end
 
--- Has the reply tell of the slots, and of `used` by the numbers of this limit, unless it is the usage
--- that was read and another number of the id has written it.
+-- Sets the slots of the reply, and `used` in the numbers of this limit. A usage that another number
+-- of the id has written, and that nothing has changed, stays in the numbers of that one.
 local function tell(state, a, now_s, now_n, used, slots)
   state.slots = slots
   if slots then

@@ -66,7 +66,7 @@ class RedisStore::Spread final : public std::enable_shared_from_this<Spread> {
 
   void Conclude() {
     if (!IsDecision(op_)) {
-      // One server that has answered is enough, whose clock is ahead if there are several.
+      // Has an instant if any server has answered: that of the clock that is ahead.
       decision_.at_ns = kNoInstant;
       for (const Outcomes& outcome : outcomes_)
         decision_.at_ns = std::max(decision_.at_ns, outcome[0].at_ns);

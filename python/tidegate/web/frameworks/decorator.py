@@ -217,7 +217,6 @@ class _Limited:
         checks: Checks,
         *,
         is_async: bool,
-        has_places: bool,
     ) -> None:
         # Decorators above copy the function's attributes, so the mark says which function is
         # limited.
@@ -229,11 +228,13 @@ class _Limited:
         self.checks = checks
         self.asks_functions = checks.asks_functions
         self.is_async = is_async
-        self.has_places = has_places
+        self.has_places = any(
+            one.limiter is not None and one.limiter._has_leases for one in limiters
+        )
         self.cost_after = _cost_after_of(limiters)
         # Whether a decision has something to hold; a limit that a function chooses may have places.
         self.holds = (
-            has_places
+            self.has_places
             or self.cost_after is not None
             or any(one.limiter is None for one in limiters)
         )
@@ -277,7 +278,6 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
     injection = injection_for(view)
     checks = combined(limiters)
     check = checks.check
-    has_places = any(one.limiter is not None and one.limiter._has_leases for one in limiters)
 
     @functools.wraps(view)
     def limited(*args: Any, **kwargs: Any) -> Any:
@@ -352,9 +352,8 @@ def _wrapped(view: Callable[..., Any], limiters: Sequence[RequestLimiter]) -> Ca
     # FastAPI awaits a wrapper if the wrapped function is async.
     awaited = is_async(view) or (injection is not None and is_async(inspect.unwrap(view)))
     chosen: Any = limited_async if awaited else limited
-    mark = _Limited(
-        chosen, view, limiters, injection, checks, is_async=awaited, has_places=has_places
-    )
+    mark = _Limited(chosen, view, limiters, injection, checks, is_async=awaited)
+    has_places = mark.has_places
     setattr(chosen, MARK, mark)
     if injection is not None:
         inject(chosen, injection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, Protocol
@@ -15,6 +16,7 @@ from tidegate.web.frameworks.calls import flask_refusal
 from tidegate.web.frameworks.flask_cli import blueprints_of
 from tidegate.web.frameworks.flask_headers import leave
 from tidegate.web.frameworks.flask_views import MARK, UNREACHED, marks_of, settle_now
+from tidegate.web.frameworks.streams import closing_then
 from tidegate.web.meta_limit import MetaLimit
 from tidegate.web.refusal import USUAL
 from tidegate.web.rule_requests import RuleRequests
@@ -315,12 +317,5 @@ def _leave_with(request: flask.Request) -> None:
     application was called without its `wsgi_app`, as by full_dispatch_request() in a test."""
     outcomes: list[RequestDecision] = []
     request.environ[DECISIONS] = outcomes
-    close = request.close
-
-    def close_and_leave() -> None:
-        try:
-            close()
-        finally:
-            leave(outcomes)
-
-    request.close = close_and_leave  # type: ignore[method-assign]
+    leaving = functools.partial(leave, outcomes)
+    request.close = closing_then(request.close, leaving)  # type: ignore[method-assign]

@@ -3,12 +3,14 @@ at their end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tidegate._core import HeaderStart
 from tidegate.web.decisions import DECISIONS
 from tidegate.web.execution import BLOCKING
+from tidegate.web.frameworks.streams import Parts
 from tidegate.wsgi import WSGIApp
 
 if TYPE_CHECKING:
@@ -40,30 +42,8 @@ class AddHeaders:
         # The outcomes are those of the request, which was decided before its view.
         for each in outcomes:
             if each.limits.lease_ns:
-                return _Body(body, outcomes)
+                return Parts(body, functools.partial(leave, outcomes))
         return body
-
-
-class _Body:
-    """The body of a response whose request holds places until it has ended or is closed."""
-
-    def __init__(self, body: Iterable[bytes], outcomes: list[RequestDecision]) -> None:
-        self._body = body
-        self._outcomes = outcomes
-
-    def __iter__(self) -> Iterator[bytes]:
-        try:
-            yield from self._body
-        finally:  # test clients need not close it
-            leave(self._outcomes)
-
-    def close(self) -> None:
-        try:
-            close = getattr(self._body, "close", None)
-            if close is not None:
-                close()
-        finally:
-            leave(self._outcomes)
 
 
 def leave(outcomes: list[RequestDecision]) -> None:

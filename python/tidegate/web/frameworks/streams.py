@@ -12,7 +12,14 @@ from typing import Any, Callable
 from tidegate.web.callables import is_async
 from tidegate.web.execution import AWAITING, BLOCKING, Execution
 
-__all__ = ["Settle", "settle_after_django", "settle_after_flask", "settle_after_starlette"]
+__all__ = [
+    "Parts",
+    "Settle",
+    "closing_then",
+    "settle_after_django",
+    "settle_after_flask",
+    "settle_after_starlette",
+]
 
 # A function that settles a charge by an execution.
 Settle = Callable[[Execution], Coroutine[Any, Any, Any]]
@@ -84,7 +91,7 @@ def settle_after_flask(flask: Any, result: Any, settle: Settle, cost_after: Any)
 
     def add(response: Any) -> Any:
         if response.is_streamed:
-            response.response = _Stream(response.response, settling)
+            response.response = Parts(response.response, settling)
         else:  # later code has read the stream, or answers an error in its place
             settling()
         return response
@@ -93,8 +100,9 @@ def settle_after_flask(flask: Any, result: Any, settle: Settle, cost_after: Any)
     return True
 
 
-class _Stream:
-    """The parts of a response of Flask. Calls `ended` when they have ended or are closed."""
+class Parts:
+    """The parts of a body. Calls `ended`, which may be called again, when they have ended or are
+    closed."""
 
     def __init__(self, parts: Any, ended: Callable[[], None]) -> None:
         self._parts = parts
@@ -103,8 +111,8 @@ class _Stream:
     def __iter__(self) -> Iterator[Any]:
         try:
             yield from self._parts
-        finally:
-            self.close()
+        finally:  # test clients need not close them
+            self._ended()
 
     def close(self) -> None:
         try:
@@ -142,7 +150,7 @@ def settle_after_django(request: Any, response: Any, settle: Settle, cost_after:
 
     # The request of REST framework wraps that of Django.
     for closed in (response, getattr(request, "_request", request)):
-        closed.close = _then(closed.close, settling)
+        closed.close = closing_then(closed.close, settling)
     kind: Any = type(response)
     if hasattr(kind, "__aiter__") and not hasattr(kind, _KNOWN):
         with contextlib.suppress(TypeError):  # the class has a layout of its own
@@ -175,7 +183,9 @@ def _subclass(kind: Any, **methods: Any) -> Any:
     return type(kind.__name__, (kind,), {**names, "__qualname__": kind.__qualname__})
 
 
-def _then(close: Callable[[], None], settle: Callable[[], None]) -> Callable[[], None]:
+def closing_then(close: Callable[[], None], settle: Callable[[], None]) -> Callable[[], None]:
+    """Returns a function that calls `close` and then, whatever it raises, `settle`."""
+
     def close_and_settle() -> None:
         try:
             close()
