@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from tidegate.server.enforcement import Enforcement, Penalty
 
 __all__ = [
+    "AChange",
     "Admin",
     "AdminRoute",
     "AnActor",
+    "AskedChange",
     "Comment",
-    "IfMatch",
     "TheAdmin",
-    "check_if_match",
     "role",
 ]
 
@@ -222,27 +222,53 @@ def _actor_of(request: Request) -> Actor:
 
 TheAdmin = Annotated[Admin, Depends(_admin_of)]
 AnActor = Annotated[Actor, Depends(_actor_of)]
-IfMatch = Annotated[Optional[str], Header(description="The ETag that was read before, or `*`.")]
 Comment = Annotated[
     Optional[Annotated[str, StringConstraints(max_length=500)]],
     Query(description="The reason, for the history."),
 ]
 
 
-def check_if_match(given: Optional[str], current: str, *, is_required: bool) -> None:
-    """Raises ProblemError unless the client has read what is in force now."""
-    if given is None:
-        if is_required:
+@dataclass(frozen=True)
+class AskedChange:
+    """A change of rules that a request asks for: who asks, why, and what they have read."""
+
+    admin: Admin
+    actor: Actor
+    if_match: Optional[str]
+    comment: Optional[str]
+
+    def check_read(self, current: str, *, is_required: bool) -> None:
+        """Raises ProblemError unless the client has read what is in force now."""
+        if self.if_match is None:
+            if is_required:
+                raise ProblemError(
+                    428, "the header If-Match is missing; expected the ETag that was read before"
+                )
+            return
+        # As the header ETag has it, or as the answer's JSON has it.
+        tags = [tag.strip() for tag in self.if_match.split(",")]
+        if not {"*", f'"{current}"', current} & set(tags):
             raise ProblemError(
-                428, "the header If-Match is missing; expected the ETag that was read before"
+                412,
+                f"If-Match is {self.if_match!a:.80}, but the ETag now is {current!r}; expected a "
+                "new read, as somebody else has made a change",
+                headers={"ETag": f'"{current}"'},
             )
-        return
-    # As the header ETag has it, or as the answer's JSON has it.
-    tags = [tag.strip() for tag in given.split(",")]
-    if not {"*", f'"{current}"', current} & set(tags):
-        raise ProblemError(
-            412,
-            f"If-Match is {given!a:.80}, but the ETag now is {current!r}; expected a new read, as "
-            "somebody else has made a change",
-            headers={"ETag": f'"{current}"'},
-        )
+
+    def make(self, propose: Callable[[StoredRules], Callable[[Change], Changed]]) -> Changed:
+        """Makes the change, as Admin.change_rules() does."""
+        return self.admin.change_rules(self.actor, propose)
+
+
+def _change_of(
+    admin: TheAdmin,
+    actor: AnActor,
+    if_match: Annotated[
+        Optional[str], Header(description="The ETag that was read before, or `*`.")
+    ] = None,
+    comment: Comment = None,
+) -> AskedChange:
+    return AskedChange(admin, actor, if_match, comment)
+
+
+AChange = Annotated[AskedChange, Depends(_change_of)]

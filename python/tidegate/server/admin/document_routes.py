@@ -25,15 +25,7 @@ from tidegate.server.admin.bodies import (
     Version,
     VersionDocument,
 )
-from tidegate.server.admin.context import (
-    AdminRoute,
-    AnActor,
-    Comment,
-    IfMatch,
-    TheAdmin,
-    check_if_match,
-    role,
-)
+from tidegate.server.admin.context import AChange, AdminRoute, TheAdmin, role
 from tidegate.server.admin.problems import ProblemError, problems_of
 from tidegate.server.admin.rule_edits import put_document, stored_or_none
 from tidegate.server.records.rule_versions import list_versions, version_of
@@ -108,32 +100,26 @@ def read_document(admin: TheAdmin, response: Response) -> dict[str, Any]:
 
 
 @router.put("/document", openapi_extra=_takes_document("admin"), response_model=ChangedRules)
-def replace_document(
-    admin: TheAdmin,
-    actor: AnActor,
-    response: Response,
-    text: GivenText,
-    if_match: IfMatch = None,
-    comment: Comment = None,
-) -> Any:
+def replace_document(asked: AChange, response: Response, text: GivenText) -> Any:
     """Replaces all rules, tiers, costs and lists, and the overrides if the document has some.
 
     The tiers and limits of single users stay. If the tables hold rules that are not accepted,
     `If-Match: *` replaces them.
     """
+    admin = asked.admin
     admin.check_own_rules()
     with _in_turn(text[0]):
         document = read_text(*text, "body")
         rules = compiled_model(document)
-    with admin.any_change_of_rules(actor) as change:
+    with admin.any_change_of_rules(asked.actor) as change:
         stored = stored_or_none(change, admin.database.name)
-        check_if_match(if_match, stored.etag if stored else "", is_required=True)
+        asked.check_read(stored.etag if stored else "", is_required=True)
         done = put_document(
             change,
             admin.database.name,
             rules,
             with_overrides="overrides" in document.data,
-            comment=comment,
+            comment=asked.comment,
             action="document.replace",
             target="document",
         )
@@ -208,25 +194,19 @@ def compare_version(admin: TheAdmin, version: VersionId) -> Any:
 @router.post(
     "/versions/{version}/rollback", openapi_extra=role("admin"), response_model=ChangedRules
 )
-def roll_back(
-    admin: TheAdmin,
-    actor: AnActor,
-    response: Response,
-    version: VersionId,
-    if_match: IfMatch = None,
-    comment: Comment = None,
-) -> Any:
+def roll_back(asked: AChange, response: Response, version: VersionId) -> Any:
     """Puts a version into force again, as a new one. Overrides and users stay as they are."""
-    with admin.any_change_of_rules(actor) as change:
+    admin = asked.admin
+    with admin.any_change_of_rules(asked.actor) as change:
         row = _known(version_of(change.connection, version), version)
         stored = stored_or_none(change, admin.database.name)
-        check_if_match(if_match, stored.etag if stored else "", is_required=False)
+        asked.check_read(stored.etag if stored else "", is_required=False)
         done = put_document(
             change,
             admin.database.name,
             compiled_model(_document_in(row)),
             with_overrides=False,
-            comment=comment or f"rollback to version {version}",
+            comment=asked.comment or f"rollback to version {version}",
             action="version.rollback",
             target=f"version:{version}",
         )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Response
 
 from tidegate.rules.sql.stored_rules import StoredRules, etag_of
 from tidegate.server.admin.bodies import ChangedRules, Entries
 from tidegate.server.admin.context import (
+    AChange,
     Admin,
     AdminRoute,
     AnActor,
+    AskedChange,
     Comment,
-    IfMatch,
     TheAdmin,
-    check_if_match,
     role,
 )
 from tidegate.server.admin.entry_breadth import are_for_everybody, is_for_everybody
@@ -41,15 +41,12 @@ def read_list(admin: TheAdmin, response: Response, name: ListName) -> Any:
 
 @router.put("/lists/{name}", openapi_extra=role("admin"), response_model=ChangedRules)
 def replace_list(
-    admin: TheAdmin,
-    actor: AnActor,
+    asked: AChange,
     name: ListName,
     entries: Annotated[list[dict[str, Any]], Body(max_length=_MOST_ENTRIES, examples=[[_ENTRY]])],
-    if_match: IfMatch = None,
-    comment: Comment = None,
 ) -> Any:
     """Replaces all entries of a list."""
-    return _replace(admin, actor, name, entries, if_match, comment)
+    return _replace(asked, name, entries)
 
 
 @router.post(
@@ -114,14 +111,11 @@ def read_costs(admin: TheAdmin, response: Response) -> Any:
 
 @router.put("/costs", openapi_extra=role("admin"), response_model=ChangedRules)
 def replace_costs(
-    admin: TheAdmin,
-    actor: AnActor,
+    asked: AChange,
     costs: Annotated[list[dict[str, Any]], Body(max_length=_MOST_ENTRIES, examples=[[_COST]])],
-    if_match: IfMatch = None,
-    comment: Comment = None,
 ) -> Any:
     """Replaces the costs of all operations."""
-    return _replace(admin, actor, "costs", costs, if_match, comment)
+    return _replace(asked, "costs", costs)
 
 
 def _read(admin: Admin, response: Response, field: str) -> dict[str, Any]:
@@ -133,20 +127,12 @@ def _read(admin: Admin, response: Response, field: str) -> dict[str, Any]:
     return {"etag": etag, "entries": entries}
 
 
-def _replace(
-    admin: Admin,
-    actor: AnActor,
-    field: str,
-    entries: list[dict[str, Any]],
-    if_match: Optional[str],
-    comment: Optional[str],
-) -> ChangedRules:
-
+def _replace(asked: AskedChange, field: str, entries: list[dict[str, Any]]) -> ChangedRules:
     def propose(stored: StoredRules) -> Any:
-        check_if_match(if_match, etag_of(stored.plain.get(field, [])), is_required=True)
+        asked.check_read(etag_of(stored.plain.get(field, [])), is_required=True)
         given: Any = {(field, i): (i,) for i in range(len(entries))}
         action = f"{field}.replace"
-        return save_entries(stored, field, entries, given, action=action, comment=comment)
+        return save_entries(stored, field, entries, given, action=action, comment=asked.comment)
 
-    replaced: ChangedRules = admin.change_rules(actor, propose)
+    replaced: ChangedRules = asked.make(propose)
     return replaced

@@ -15,16 +15,7 @@ from tidegate.rules.problems import Problem
 from tidegate.rules.rule_set import RuleSet
 from tidegate.rules.sql.stored_rules import StoredRules, etag_of
 from tidegate.server.admin.bodies import ChangedRules, EndpointLimit, NewRules, RuleList
-from tidegate.server.admin.context import (
-    Admin,
-    AdminRoute,
-    AnActor,
-    Comment,
-    IfMatch,
-    TheAdmin,
-    check_if_match,
-    role,
-)
+from tidegate.server.admin.context import AChange, Admin, AdminRoute, TheAdmin, role
 from tidegate.server.admin.problems import ProblemError, problems_of
 from tidegate.server.admin.rule_edits import remove_rule, save_rules
 
@@ -104,25 +95,18 @@ def tiers_of(rules: Union[RuleSet, Rules]) -> set[str]:
 
 
 @router.post("/rules", openapi_extra=role("admin"), response_model=ChangedRules, status_code=201)
-def add_rules(
-    admin: TheAdmin,
-    actor: AnActor,
-    response: Response,
-    new: NewRules,
-    if_match: IfMatch = None,
-    comment: Comment = None,
-) -> Any:
+def add_rules(asked: AChange, response: Response, new: NewRules) -> Any:
     """Adds rules, or sets the limits of a tier at endpoints."""
 
     def propose(stored: StoredRules) -> Any:
-        check_if_match(if_match, stored.etag, is_required=False)
+        asked.check_read(stored.etag, is_required=False)
         rules: dict[str, Any] = {}
         for i, item in enumerate(new.rules):
             fields = _fields_of(stored, rules, item, new.tier, i)
             rules[fields["id"]] = (fields, ("rules", i))
-        return save_rules(stored, rules, comment)
+        return save_rules(stored, rules, asked.comment)
 
-    done, _ = admin.change_rules(actor, propose)
+    done, _ = asked.make(propose)
     response.headers["ETag"] = f'"{done.etag}"'
     return done
 
@@ -179,42 +163,33 @@ def check_id(id: Any, where: str) -> None:
 
 @router.put("/rules/{rule_id:path}", openapi_extra=role("admin"), response_model=ChangedRules)
 def change_rule(
-    admin: TheAdmin,
-    actor: AnActor,
+    asked: AChange,
     response: Response,
     rule_id: str,
     rule: Annotated[dict[str, Any], Body(examples=[_RULE_EXAMPLE])],
-    if_match: IfMatch = None,
-    comment: Comment = None,
 ) -> Any:
     """Replaces a rule. `If-Match` is the rule's own `etag`."""
     if rule.get("id", rule_id) != rule_id:
         raise ProblemError(422, f"id is {rule['id']!a:.120}; expected {rule_id!a}, as in the path")
 
     def propose(stored: StoredRules) -> Any:
-        check_if_match(if_match, etag_of(_known(stored, rule_id)), is_required=True)
-        return save_rules(stored, {rule_id: ({**rule, "id": rule_id}, ())}, comment)
+        asked.check_read(etag_of(_known(stored, rule_id)), is_required=True)
+        return save_rules(stored, {rule_id: ({**rule, "id": rule_id}, ())}, asked.comment)
 
-    done, after = admin.change_rules(actor, propose)
+    done, after = asked.make(propose)
     response.headers["ETag"] = f'"{etag_of(after.rule(rule_id))}"'
     return done
 
 
 @router.delete("/rules/{rule_id:path}", openapi_extra=role("admin"), response_model=ChangedRules)
-def delete_rule(
-    admin: TheAdmin,
-    actor: AnActor,
-    rule_id: str,
-    if_match: IfMatch = None,
-    comment: Comment = None,
-) -> Any:
+def delete_rule(asked: AChange, rule_id: str) -> Any:
     """Deletes a rule, for all tiers."""
 
     def propose(stored: StoredRules) -> Any:
-        check_if_match(if_match, etag_of(_known(stored, rule_id)), is_required=False)
-        return remove_rule(stored, rule_id, comment)
+        asked.check_read(etag_of(_known(stored, rule_id)), is_required=False)
+        return remove_rule(stored, rule_id, asked.comment)
 
-    return admin.change_rules(actor, propose)
+    return asked.make(propose)
 
 
 def _known(stored: StoredRules, id: str) -> dict[str, Any]:
