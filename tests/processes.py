@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -17,9 +18,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from polling import eventually
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -78,6 +82,56 @@ def running(
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):  # what was still to be written
                     pipe.close()
+
+
+class Server:
+    """A server; ``with`` starts and kills it. Each kind has a start(), after which it accepts."""
+
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        if self.process is not None:
+            stop(self.process)
+            self.process = None
+
+
+class Answering:
+    """A process that answers each line that it is given with one line, in JSON."""
+
+    def __init__(self, command: Sequence[str | os.PathLike[str]], **options: Any) -> None:
+        self.process: subprocess.Popen[str] = start(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
+        )
+
+    def answer_to(self, line: str) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(line, file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        assert answer, f"the process has ended: {self.process.poll()}"
+        return json.loads(answer)
+
+    def close(self) -> None:
+        """Kills the process and its group, and closes its pipes."""
+        stop(self.process)
+        self.process.communicate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ def _not_as_root() -> dict[str, Any]:
     raise AssertionError("no user can run PostgreSQL; expected one named postgres or nobody")
 
 
-class PostgresServer:
+class PostgresServer(processes.Server):
     """A PostgreSQL on a free port; ``with`` starts and kills it.
 
     `start` after `kill` keeps the port and the data.
@@ -53,7 +53,6 @@ class PostgresServer:
         self.port = free_port()
         # Not named by the port, which another server of the folder may have had.
         self.data = Path(tempfile.mkdtemp(prefix="postgres-", dir=directory))
-        self.process: subprocess.Popen[bytes] | None = None
         self._user = _not_as_root()
         self._template: str | None = None
         if self._user:
@@ -70,13 +69,6 @@ class PostgresServer:
             **self._user,
         )
         assert made.returncode == 0, made.stderr
-
-    def __enter__(self) -> PostgresServer:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.kill()
 
     def start(self) -> None:
         settings = {
@@ -163,5 +155,4 @@ class PostgresServer:
             self.process.send_signal(signal.SIGQUIT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(30)
-        processes.stop(self.process)
-        self.process = None
+        super().kill()

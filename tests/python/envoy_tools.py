@@ -6,7 +6,6 @@ run.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -180,33 +179,17 @@ class Envoy:
         self.process.wait()
 
 
-class GrpcClient:
+class GrpcClient(processes.Answering):
     """A process with grpcio and Envoy's stubs, which calls the service at `port`."""
 
     def __init__(self, target: str) -> None:
         stubs = installed("xds-protos")
-        self._process = processes.start(
+        super().__init__(
             [sys.executable, str(Path(__file__).with_name("envoy_grpc_client.py")), target],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(stubs), "PYTHONWARNINGS": "ignore"},
         )
 
     def __call__(self, **request: Any) -> dict[str, Any]:
         """Returns the answer as JSON, or {"error": name of the status, "reason": ...}."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        assert line, "the client has ended"
-        answer: dict[str, Any] = json.loads(line)
+        answer: dict[str, Any] = self.answer_to(json.dumps(request))
         return answer
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        self._process.wait(30)
-        self._process.stdout.close()

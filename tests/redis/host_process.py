@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from typing import Any
 
@@ -35,22 +33,14 @@ for line in sys.stdin:
 """
 
 
-class HostProcess:
+class HostProcess(processes.Answering):
     """A limiter on Redis with a shared memory for its fallback."""
 
     def __init__(self, limit: str, uri: str, fallback: str, deny_cache_max: float = 0) -> None:
-        self.process = processes.start(
-            [sys.executable, "-c", _LOOP, limit, uri, fallback, str(deny_cache_max)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        super().__init__([sys.executable, "-c", _LOOP, limit, uri, fallback, str(deny_cache_max)])
 
     def ask(self, *words: object) -> Any:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(*words, file=self.process.stdin, flush=True)
-        return json.loads(self.process.stdout.readline())
+        return self.answer_to(" ".join(map(str, words)))
 
     def hit(self, times: int = 1, key: str = "k") -> list[tuple[bool, bool]]:
         """Whether each was allowed, and whether it was decided without Redis."""
@@ -66,10 +56,3 @@ class HostProcess:
 
     def kill(self) -> None:
         processes.stop(self.process)
-
-    def __enter__(self) -> HostProcess:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.process.kill()
-        self.process.communicate()

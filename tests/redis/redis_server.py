@@ -23,7 +23,7 @@ def speaks_tls() -> bool:
     return b"tls-cert-file" in told.stdout
 
 
-class RedisServer:
+class RedisServer(processes.Server):
     """A redis-server of our own; ``with`` starts and kills it.
 
     `start` after `kill` keeps the port and loses the data.
@@ -41,14 +41,6 @@ class RedisServer:
         self.arguments = arguments
         self.environment = environment
         self.password: str | None = None
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> RedisServer:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.kill()
 
     def start(self) -> None:
         self.process = processes.start(
@@ -79,11 +71,6 @@ class RedisServer:
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
         os.kill(self.process.pid, number)
-
-    def kill(self) -> None:
-        if self.process is not None:
-            processes.stop(self.process)
-            self.process = None
 
     def command(self, *words: str | bytes) -> bytes:
         """The raw reply to one command, errors too."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,43 +15,31 @@ import polling
 import processes
 import pytest
 import tidegate
+from busy_threads import BusyThreads
 from redis_server import PATIENT, PROGRAM, RedisServer
 
 # A server that changes its role ends the connections that it has.
 eventually = functools.partial(polling.eventually, despite=OSError, interval=0.05)
 
 
-class Load:
+class Load(BusyThreads):
     """Threads that hit until they are told to end; every call must return in time."""
 
     def __init__(self, limiter: tidegate.Limiter, most_seconds: float) -> None:
         self.limiter = limiter
         self.slowest = 0.0
         self.most = most_seconds
-        self.stop = threading.Event()
-        self.errors: list[BaseException] = []
-        self.threads = [threading.Thread(target=self._run, args=(n,)) for n in range(4)]
+        super().__init__(*(functools.partial(self._hit, number) for number in range(4)))
 
-    def _run(self, number: int) -> None:
-        count = 0
-        try:
-            while not self.stop.is_set():
-                begin = time.monotonic()
-                self.limiter.hit(f"{number}-{count % 50}")
-                self.slowest = max(self.slowest, time.monotonic() - begin)
-                count += 1
-        except BaseException as error:
-            self.errors.append(error)
-
-    def __enter__(self) -> Load:
-        for thread in self.threads:
-            thread.start()
-        return self
+    def _hit(self, number: int) -> Iterator[None]:
+        for count in itertools.count():
+            begin = time.monotonic()
+            self.limiter.hit(f"{number}-{count % 50}")
+            self.slowest = max(self.slowest, time.monotonic() - begin)
+            yield
 
     def __exit__(self, *exc_info: object) -> None:
-        self.stop.set()
-        for thread in self.threads:
-            thread.join()
+        super().__exit__(*exc_info)
         assert self.errors == []
         assert self.slowest < self.most
 

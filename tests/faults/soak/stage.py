@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
 import sys
 import tempfile
 import threading
@@ -76,36 +74,19 @@ class Verdict:
         return asdict(self)
 
 
-class Load:
+class Load(processes.Answering):
     """The process that runs the ordinary clients."""
 
     def __init__(self, address: tuple[str, int]) -> None:
-        self._process = processes.start(
-            [sys.executable, str(Path(__file__).with_name("load.py")), address[0], str(address[1])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        program = str(Path(__file__).with_name("load.py"))
+        super().__init__([sys.executable, program, address[0], str(address[1])])
         self._lock = threading.Lock()
 
     def command(self, words: str) -> dict[str, Any]:
         """Sends a command to the clients and returns their answer, from any thread."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with self._lock:
-            self._process.stdin.write(f"{words}\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        assert line, "the clients have ended"
-        found: dict[str, Any] = json.loads(line)
+            found: dict[str, Any] = self.answer_to(words)
         return found
-
-    def close(self) -> None:
-        processes.stop(self._process)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
 
 
 class Stage:

@@ -48,9 +48,8 @@ def port() -> Iterator[int]:
 
 @pytest.fixture
 def ask(port: int) -> Iterator[GrpcClient]:
-    client = GrpcClient(f"127.0.0.1:{port}")
-    yield client
-    client.close()
+    with GrpcClient(f"127.0.0.1:{port}") as client:
+        yield client
 
 
 def descriptor(key: str, value: str, **more: Any) -> dict[str, Any]:

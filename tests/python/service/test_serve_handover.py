@@ -16,6 +16,7 @@ import grpc
 import httpx
 import plain_http
 import pytest
+from busy_threads import BusyThreads
 from polling import eventually
 from processes import running
 from serving import SETTINGS, Served
@@ -31,27 +32,13 @@ from tidegate.server.settings import Address, Settings
 LONG = SETTINGS + "drain: 3600\n"
 
 
-class Callers:
+class Callers(BusyThreads):
     """Threads that ask as fast as they are answered, and keep what was not answered."""
 
     def __init__(self, served: Served) -> None:
         self.answered = [0, 0, 0]
-        self.errors: list[object] = []
         self._url = f"{served.checks}/v1/ratelimit/check"
-        self._end = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._ask, args=(number, ask))
-            for number, ask in enumerate([self._kept_alive, self._anew, self._grpc])
-        ]
-
-    def _ask(self, number: int, ask: Callable[[], Iterator[None]]) -> None:
-        try:
-            for _ in ask():
-                self.answered[number] += 1
-                if self._end.is_set():
-                    return
-        except Exception as error:
-            self.errors.append(error)
+        super().__init__(self._kept_alive, self._anew, self._grpc)
 
     def _one(self, client: httpx.Client) -> None:
         answer = client.post(self._url, json={"userId": "1", "endpoint": "/a"})
@@ -61,12 +48,14 @@ class Callers:
         with plain_http.client(timeout=300) as client:
             while True:
                 self._one(client)
+                self.answered[0] += 1
                 yield
 
     def _anew(self) -> Iterator[None]:
         while True:
             with plain_http.client(timeout=300) as client:
                 self._one(client)
+                self.answered[1] += 1
                 yield
 
     def _grpc(self) -> Iterator[None]:
@@ -76,6 +65,7 @@ class Callers:
             while True:
                 answer = call(ask, timeout=300)
                 assert wire.CheckResponse(answer).limit == 3, answer
+                self.answered[2] += 1
                 yield
 
     def ask_more(self) -> None:
@@ -84,16 +74,6 @@ class Callers:
             lambda: self.errors or all(now > then + 9 for now, then in zip(self.answered, before)),
             300,
         )
-
-    def __enter__(self) -> Callers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        for thread in self._threads:
-            thread.join()
 
 
 def test_no_request_fails_while_a_process_takes_over(directory: Path) -> None:
