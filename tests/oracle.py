@@ -94,9 +94,9 @@ class State(abc.ABC):
     def left(self, now: int) -> int:
         """Whole units that a call at `now` could take; below 0 when overdrawn."""
 
-    @abc.abstractmethod
     def untouched(self, now: int) -> bool:
         """Whether the limit stands at `now` as if it had never been used."""
+        return self.left(now) == self.limit.capacity
 
     @abc.abstractmethod
     def take(self, now: int, cost: int) -> None: ...
@@ -170,9 +170,6 @@ class FixedWindow(State):
             used = max(0, used - self.limit.count)
         return (start, end, used) if now < end else (*self.limit.window(now), 0)
 
-    def untouched(self, now: int) -> bool:
-        return self.left(now) == self.limit.count
-
     def take(self, now: int, cost: int) -> None:
         self.start, self.end, self.used = self.used_at(now)
         self.used += cost
@@ -211,9 +208,6 @@ class SlidingWindow(State):
         weight = Fraction(self.limit.period_ns - elapsed, self.limit.period_ns)
         return self.limit.count - current - math.ceil(previous * weight)
 
-    def untouched(self, now: int) -> bool:
-        return self.left(now) == self.limit.count
-
     def take(self, now: int, cost: int) -> None:
         self.start, self.current, self.previous = self.counts(now)
         self.current += cost
@@ -241,9 +235,6 @@ class SlidingLog(State):
 
     def left(self, now: int) -> int:
         return self.limit.count - len(self.alive(now))
-
-    def untouched(self, now: int) -> bool:
-        return not self.alive(now)
 
     def take(self, now: int, cost: int) -> None:
         self.instants = self.alive(now)

@@ -114,6 +114,14 @@ class Machine:
         return start
 
 
+@st.composite
+def played(draw: st.DrawFn, algorithm: Algorithm) -> tuple[oracle.Limit, Machine, int]:
+    """A limit, a machine that has seen hits of it, and the instant of the last one."""
+    limit = draw(limits(algorithm))
+    machine = Machine(limit)
+    return limit, machine, machine.play(draw(starts), draw(calls("hit")), limit)
+
+
 def ns(seconds: float) -> int:
     """Exact for what these tests see: doubles carry nanoseconds for three weeks."""
     assert seconds < 1_900_000
@@ -153,14 +161,10 @@ def expected(decision: oracle.Decision) -> Answer:
 
 
 @every_algorithm
-@given(data=st.data(), start=starts, play=calls("hit"))
+@given(data=st.data())
 @thorough
-def test_never_more(
-    algorithm: Algorithm, data: st.DataObject, start: int, play: list[Call]
-) -> None:
-    limit = data.draw(limits(algorithm))
-    machine = Machine(limit)
-    machine.play(start, play, limit)
+def test_never_more(algorithm: Algorithm, data: st.DataObject) -> None:
+    limit, machine, _ = data.draw(played(algorithm))
     assert excess(limit, machine.admitted) <= 0
 
 
@@ -182,14 +186,10 @@ def test_never_more_to_one_who_asks_at_the_first_instant(
 
 
 @every_algorithm
-@given(data=st.data(), start=starts, play=calls("hit"))
+@given(data=st.data())
 @thorough
-def test_retry_is_exact(
-    algorithm: Algorithm, data: st.DataObject, start: int, play: list[Call]
-) -> None:
-    limit = data.draw(limits(algorithm))
-    machine = Machine(limit)
-    now = machine.play(start, play, limit)
+def test_retry_is_exact(algorithm: Algorithm, data: st.DataObject) -> None:
+    limit, machine, now = data.draw(played(algorithm))
     cost = data.draw(st.integers(1, limit.capacity))
     decision = machine.hit(now, cost)
     if decision.allowed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -30,34 +31,42 @@ def limits(draw: st.DrawFn, algorithm: Algorithm) -> Limit:
 # How far the clock goes before each call, in sixteenths of the period, and a nanosecond or two.
 gaps = st.tuples(st.integers(0, 16) | st.sampled_from([0, 0, 32, 100]), st.integers(0, 2))
 plays = st.lists(st.tuples(gaps, st.integers(1, 6)), max_size=20)
-Play = list[tuple[tuple[int, int], int]]
+soon = st.integers(0, 10**10)
 
 
-def played(limit: Limit, play: Play, start: int) -> tuple[Oracle, int, list[tuple[int, int]]]:
-    """An oracle that has seen the calls, when, and what it admitted."""
-    oracle, now, admitted = Oracle([limit]), start, []
-    for (sixteenths, nanoseconds), cost in play:
+class Played(NamedTuple):
+    """An oracle that has seen calls, the last one `now`, and what it admitted."""
+
+    limit: Limit
+    oracle: Oracle
+    now: int
+    admitted: list[tuple[int, int]]
+
+
+@st.composite
+def played(draw: st.DrawFn, algorithm: Algorithm, starts: st.SearchStrategy[int]) -> Played:
+    limit = draw(limits(algorithm))
+    oracle, now, admitted = Oracle([limit]), draw(starts), []
+    for (sixteenths, nanoseconds), cost in draw(plays):
         now += limit.period_ns * sixteenths // 16 + nanoseconds
         if oracle.hit("k", now, cost).allowed:
             admitted.append((now, cost))
-    return oracle, now, admitted
+    return Played(limit, oracle, now, admitted)
 
 
 @every_algorithm
-@given(data=st.data(), play=plays, start=st.integers(0, 10**10) | st.just(LATE))
+@given(data=st.data())
 @thorough
-def test_never_more(algorithm: Algorithm, data: st.DataObject, play: Play, start: int) -> None:
-    limit = data.draw(limits(algorithm))
-    _, _, admitted = played(limit, play, start)
+def test_never_more(algorithm: Algorithm, data: st.DataObject) -> None:
+    limit, _, _, admitted = data.draw(played(algorithm, soon | st.just(LATE)))
     assert excess(limit, admitted) <= 0
 
 
 @every_algorithm
-@given(data=st.data(), play=plays, start=st.integers(0, 10**10) | st.just(LATE))
+@given(data=st.data())
 @thorough
-def test_retry_is_exact(algorithm: Algorithm, data: st.DataObject, play: Play, start: int) -> None:
-    limit = data.draw(limits(algorithm))
-    oracle, now, _ = played(limit, play, start)
+def test_retry_is_exact(algorithm: Algorithm, data: st.DataObject) -> None:
+    limit, oracle, now, _ = data.draw(played(algorithm, soon | st.just(LATE)))
     cost = data.draw(st.integers(1, limit.capacity))
     wait = oracle.hit("k", now, cost).retry_after_ns
     assert wait is not None
@@ -72,13 +81,10 @@ def test_retry_is_exact(algorithm: Algorithm, data: st.DataObject, play: Play, s
 
 
 @every_algorithm
-@given(data=st.data(), play=plays, start=st.integers(0, 10**10))
+@given(data=st.data())
 @thorough
-def test_a_refused_call_writes_nothing(
-    algorithm: Algorithm, data: st.DataObject, play: Play, start: int
-) -> None:
-    limit = data.draw(limits(algorithm))
-    oracle, now, admitted = played(limit, play, start)
+def test_a_refused_call_writes_nothing(algorithm: Algorithm, data: st.DataObject) -> None:
+    limit, oracle, now, admitted = data.draw(played(algorithm, soon))
     spared = Oracle([limit])
     for instant, cost in admitted:
         assert spared.hit("k", instant, cost).allowed
@@ -87,13 +93,10 @@ def test_a_refused_call_writes_nothing(
 
 
 @every_algorithm
-@given(data=st.data(), play=plays, start=st.integers(0, 10**10))
+@given(data=st.data())
 @thorough
-def test_reset_after_is_exact(
-    algorithm: Algorithm, data: st.DataObject, play: Play, start: int
-) -> None:
-    limit = data.draw(limits(algorithm))
-    oracle, now, _ = played(limit, play, start)
+def test_reset_after_is_exact(algorithm: Algorithm, data: st.DataObject) -> None:
+    limit, oracle, now, _ = data.draw(played(algorithm, soon))
     wait = oracle.peek("k", now).reset_after_ns
     fresh = Oracle([limit])
     assert oracle.peek("k", now + wait, limit.capacity) == fresh.peek("k", 0, limit.capacity)
@@ -102,13 +105,12 @@ def test_reset_after_is_exact(
 
 
 @every_algorithm
-@given(data=st.data(), play=plays, step=st.integers(-(10**14), 10**14))
+@given(data=st.data(), step=st.integers(-(10**14), 10**14))
 @thorough
 def test_a_step_of_the_clock_locks_no_key_out(
-    algorithm: Algorithm, data: st.DataObject, play: Play, step: int
+    algorithm: Algorithm, data: st.DataObject, step: int
 ) -> None:
-    limit = data.draw(limits(algorithm))
-    oracle, now, _ = played(limit, play, LATE)
+    limit, oracle, now, _ = data.draw(played(algorithm, st.just(LATE)))
     wait = oracle.hit("k", now + step).retry_after_ns
     assert wait is not None
     # A sliding window keeps whoever filled it out into the window after, stepped or not.
