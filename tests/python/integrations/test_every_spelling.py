@@ -13,13 +13,13 @@ import tidegate as tg
 from fastapi import FastAPI
 from flask import Flask
 from servers import NO_ROOTS_IN_PATHS, finds_roots_in_paths, messages_of
+from spelled_rules import RULES
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from tidegate.asgi import RateLimitMiddleware
 from tidegate.flask import RateLimiter
-from tidegate.rules import RuleSet
 from tidegate.starlette import route_path
 from tidegate.wsgi import RateLimitMiddleware as WSGIMiddleware
 
@@ -36,16 +36,6 @@ from django.http import HttpResponse
 from django.test import override_settings
 from django.urls import path, re_path
 
-LIMIT = {"by": "global", "limit": "1000000/hour"}
-RULES = RuleSet(
-    {
-        "rules": [
-            {"id": "login", "endpoint": "/login", **LIMIT},
-            {"id": "items", "endpoint": "/items/{id}", **LIMIT},
-            {"id": "files", "endpoint": "/files/**", **LIMIT},
-        ]
-    }
-)
 BASES = ("/login", "/items/7", "/files/a/b")
 
 

@@ -7,21 +7,10 @@ The body of an answer is the name of the route that ran.
 import contextlib
 import functools
 
+from spelled_rules import RULES
 from tidegate import Limiter
 from tidegate.asgi import RateLimitMiddleware
-from tidegate.rules import RuleSet
 from tidegate.wsgi import RateLimitMiddleware as WSGIMiddleware
-
-LIMIT = {"by": "global", "limit": "1000000/hour"}
-RULES = RuleSet(
-    {
-        "rules": [
-            {"id": "login", "endpoint": "/login", **LIMIT},
-            {"id": "items", "endpoint": "/items/{id}", **LIMIT},
-            {"id": "files", "endpoint": "/files/**", **LIMIT},
-        ]
-    }
-)
 
 
 def starlette():
