@@ -37,7 +37,7 @@ from tidegate.limiter import errors
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.web.callables import check_function, check_result
 from tidegate.web.configuration import following_limiter
-from tidegate.web.decisions import DECISIONS, GRANTED, add_decision, binding
+from tidegate.web.decisions import DECISIONS, add_decision, binding
 from tidegate.web.execution import AWAITING
 from tidegate.web.frameworks.fastapi_costs import PENDING, settle_by_results_of, settle_one
 from tidegate.web.frameworks.fastapi_defaults import (
@@ -54,7 +54,7 @@ from tidegate.web.frameworks.fastapi_errors import (
     refusal_error,
     response_of,
 )
-from tidegate.web.frameworks.fastapi_handlers import HANDLED, HELD, wrap_handlers
+from tidegate.web.frameworks.fastapi_handlers import HANDLED, HELD, undo_granted, wrap_handlers
 from tidegate.web.frameworks.fastapi_injection import watch_signatures
 from tidegate.web.frameworks.fastapi_openapi import EXEMPT, describe_refusals
 from tidegate.web.frameworks.order_check import check_limit
@@ -184,12 +184,12 @@ class RateLimit:
             checked = request_limiter.check(request)
             outcome = await checked if isinstance(checked, CoroutineType) else checked
         except Exception:
-            await _undo_earlier(scope)
+            await undo_granted(scope)
             raise
         if outcome is None:
             return None
         if not outcome.decision.allowed:
-            await _undo_earlier(scope)
+            await undo_granted(scope)
             raise await self._refusal(request, outcome)
         outcomes = add_decision(scope, outcome)
         if HANDLED not in scope and not is_websocket:
@@ -336,9 +336,3 @@ async def _end(request: HTTPConnection, outcome: RequestDecision, answer: Any) -
         await settle_one(request, outcome, answer)
     finally:
         await outcome.leave(AWAITING)
-
-
-async def _undo_earlier(scope: Any) -> None:
-    """Gives back what earlier decisions charged for a request that does not reach the route."""
-    for earlier in (*scope.pop(GRANTED, ()), *scope.pop(DECISIONS, ())):
-        await earlier.undo(AWAITING)

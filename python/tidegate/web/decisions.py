@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["DECISIONS", "GRANTED", "add_decision", "binding", "grant"]
+__all__ = ["DECISIONS", "GRANTED", "add_decision", "binding", "grant", "take_granted"]
 
 # The key under which a scope of Starlette, a WSGI environ and META of Django hold the decisions
 # whose headers are still to be sent, oldest first.
@@ -22,6 +22,11 @@ def grant(state: MutableMapping[str, Any], *decisions: RequestDecision) -> None:
     """Leaves decisions in the scope or environ of a request that they let pass."""
     before = state.get(GRANTED)
     state[GRANTED] = decisions if before is None else (*before, *decisions)
+
+
+def take_granted(scope: MutableMapping[str, Any]) -> tuple[RequestDecision, ...]:
+    """Removes the decisions that let a request pass from its scope of Starlette; returns them."""
+    return (*scope.pop(GRANTED, ()), *scope.pop(DECISIONS, ()))
 
 
 def add_decision(

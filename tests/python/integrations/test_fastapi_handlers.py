@@ -13,7 +13,7 @@ import pytest
 import tidegate as tg
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import ResponseValidationError
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from pydantic import BaseModel
@@ -392,3 +392,47 @@ def test_an_object_that_generates_is_refused_as_a_view() -> None:
 
     with pytest.raises(tg.ConfigurationError, match="is a generator"):
         limited()(Streams())
+
+
+@pytest.mark.parametrize("dependencies", [[], [depends()]], ids=["decorator", "dependency"])
+def test_what_answers_for_a_file_that_is_gone_has_the_fields(dependencies: list[Any]) -> None:
+    app = FastAPI()
+
+    async def page() -> FileResponse:
+        return FileResponse("/nonexistent")
+
+    app.get("/", dependencies=dependencies)(page if dependencies else limited()(page))
+
+    @app.exception_handler(RuntimeError)
+    async def gone(request: Request, exc: RuntimeError) -> Response:
+        return JSONResponse("gone", 404)
+
+    assert status_and_remaining(TestClient(app).get("/")) == (404, ["1"])
+
+
+def test_a_route_class_that_raises_after_the_handler_is_answered_with_the_fields() -> None:
+    class Raising(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle = super().get_route_handler()
+
+            async def answer(request: Request) -> Response:
+                await handle(request)
+                raise HTTPException(409)
+
+            return answer
+
+    app = FastAPI()
+    app.router.route_class = Raising
+
+    @app.get("/decorator")
+    @limited()
+    async def decorated() -> str:
+        return "never"
+
+    @app.get("/dependency", dependencies=[depends()])
+    async def plain() -> str:
+        return "never"
+
+    client = TestClient(app)
+    assert status_and_remaining(client.get("/decorator")) == (409, ["1"])
+    assert status_and_remaining(client.get("/dependency")) == (409, ["1"])

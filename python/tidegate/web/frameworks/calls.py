@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 from tidegate.limiter.errors import ArgumentTypeError, TidegateError
-from tidegate.web.decisions import DECISIONS, GRANTED, add_decision, binding
+from tidegate.web.decisions import DECISIONS, GRANTED, add_decision, binding, take_granted
 from tidegate.web.frameworks.fastapi_handlers import SETTLED, take_decision
 from tidegate.web.frameworks.streams import (
     settle_after_django,
@@ -168,8 +168,7 @@ class StarletteCall:
         return self._decided
 
     def prior_grants(self) -> Sequence[RequestDecision]:
-        scope = self.request.scope
-        return (*scope.pop(GRANTED, ()), *scope.pop(DECISIONS, ()))
+        return take_granted(self.request.scope)
 
     def ensure_can_answer(self, function: Any, outcome: RequestDecision) -> None:
         # The return value of a FastAPI dependency is an argument of the route, not an answer.

@@ -16,7 +16,7 @@ from typing import Any, Callable
 
 from tidegate.limiter.errors import RateLimitExceeded
 from tidegate.web.callables import is_async
-from tidegate.web.decisions import DECISIONS, GRANTED, add_decision, binding
+from tidegate.web.decisions import DECISIONS, GRANTED, add_decision, binding, take_granted
 from tidegate.web.execution import AWAITING, BLOCKING
 from tidegate.web.frameworks.fastapi_openapi import EXEMPT, MARK, UNMARKED, calls_of, mark_of
 from tidegate.web.frameworks.starlette_exceptions import add_fields, watch_handlers, with_fields
@@ -24,7 +24,7 @@ from tidegate.web.hooks import HeldLogs, log
 from tidegate.web.refusal import USUAL, plain_body
 from tidegate.web.request_limiter import NOT_READY
 
-__all__ = ["HANDLED", "HELD", "SETTLED", "take_decision", "wrap_handlers"]
+__all__ = ["HANDLED", "HELD", "SETTLED", "take_decision", "undo_granted", "wrap_handlers"]
 
 # The key that a scope has if the handler of its route adds the fields of its decisions.
 HANDLED = "tidegate.handled"
@@ -212,7 +212,7 @@ class _First(_Handler):
                 if isinstance(outcome, CoroutineType):
                     outcome = await outcome
         except Exception:
-            await _undo_prior(scope)
+            await undo_granted(scope)
             raise
         if outcome is NOT_READY:
             outcome = None
@@ -288,7 +288,7 @@ class _First(_Handler):
     async def _refuse(self, request: Any, outcome: Any) -> Any:
         from tidegate.web.frameworks.fastapi_errors import refusal_error
 
-        await _undo_prior(request.scope)
+        await undo_granted(request.scope)
         answer: Any = USUAL
         function = outcome.limiter.hooks.on_refused
         if function is not None:
@@ -335,8 +335,9 @@ def _is_any(answer: Any) -> bool:
     return True
 
 
-async def _undo_prior(scope: Any) -> None:
-    for granted in (*scope.pop(GRANTED, ()), *scope.pop(DECISIONS, ())):
+async def undo_granted(scope: Any) -> None:
+    """Gives back what earlier decisions charged for a request that does not reach the route."""
+    for granted in take_granted(scope):
         await granted.undo(AWAITING)
 
 
