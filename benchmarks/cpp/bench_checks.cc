@@ -40,6 +40,14 @@ std::unique_ptr<CheckService> MakeService(bool requires_token) {
                                         std::move(options), std::make_shared<Recorder>());
 }
 
+Request Post(std::string_view path, std::string_view body) {
+  Request request;
+  request.method = "POST";
+  request.path = path;
+  request.body = body;
+  return request;
+}
+
 void Ask(benchmark::State& state, const Request& request) {
   const auto service = MakeService(/*requires_token=*/false);
   for (auto _ : state) {
@@ -55,20 +63,14 @@ void Ask(benchmark::State& state, const Request& request) {
 void BM_RestCheck(benchmark::State& state) {
   static constexpr Header kHeaders[] = {{"host", "localhost"},
                                         {"content-type", "application/json"}};
-  Request request;
-  request.method = "POST";
-  request.path = "/v1/ratelimit/check";
+  Request request = Post("/v1/ratelimit/check", kJson);
   request.headers = kHeaders;
-  request.body = kJson;
   Ask(state, request);
 }
 BENCHMARK(BM_RestCheck);
 
 void BM_GrpcCheck(benchmark::State& state) {
-  Request request;
-  request.method = "POST";
-  request.path = "/tidegate.v1.RateLimiter/Check";
-  request.body = kMessage;
+  Request request = Post("/tidegate.v1.RateLimiter/Check", kMessage);
   request.is_grpc = true;
   Ask(state, request);
 }

@@ -22,6 +22,15 @@ class EnvoyReportsTest : public EnvoyServiceTest {
   static std::vector<std::string> Of(const std::string& key, int hits) {
     return {key, "1", absl::StrCat(R"("hitsAddend":)", hits)};
   }
+
+  // The limit has room once the seconds that the answer tells have passed, and no sooner.
+  void ExpectRoomAfter(int seconds, const Answer& answer, const std::string& outcome) {
+    EXPECT_THAT(answer.body, HasSubstr(absl::StrCat(R"("durationUntilReset":")", seconds, "s")));
+    clock->AdvanceNs((seconds - 1) * kSecond);
+    EXPECT_EQ(Outcome({Of("tokens", 0)}), "429 OVER_LIMIT:0");
+    clock->AdvanceNs(kSecond);
+    EXPECT_EQ(Outcome({Of("tokens", 0)}), outcome);
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Stores, EnvoyReportsTest, ::testing::Values(Kind::kAtOnce, Kind::kSlow),
@@ -63,23 +72,14 @@ TEST_P(EnvoyReportsTest, UsesOverManyWindowsWhatTheLimitAllows) {
 TEST_P(EnvoyReportsTest, SaysWhenAWindowHasRoomAgain) {
   Use({{.key = "tokens", .limits = {"9/minute"}}});
   clock->AdvanceNs(15 * kSecond);
-  const Answer answer = Ask(Body({Of("tokens", 27)}));  // three windows
-  EXPECT_THAT(answer.body, HasSubstr(R"("durationUntilReset":"165s")"));
-  clock->AdvanceNs(164 * kSecond);
-  EXPECT_EQ(Outcome({Of("tokens", 0)}), "429 OVER_LIMIT:0");
-  clock->AdvanceNs(kSecond);
-  EXPECT_EQ(Outcome({Of("tokens", 0)}), "200 OK:9");
+  ExpectRoomAfter(165, Ask(Body({Of("tokens", 27)})), "200 OK:9");  // three windows
 }
 
 TEST_P(EnvoyReportsTest, ChargesABucketInFull) {
   Use({{.key = "tokens", .limits = {"60/minute burst 10"}, .algorithm = Algorithm::kTokenBucket}});
   const Answer answer = Ask(Body({Of("tokens", 30)}));
   EXPECT_EQ(Short(answer), "429 OVER_LIMIT:0");
-  EXPECT_THAT(answer.body, HasSubstr(R"("durationUntilReset":"21s")"));
-  clock->AdvanceNs(20 * kSecond);
-  EXPECT_EQ(Outcome({Of("tokens", 0)}), "429 OVER_LIMIT:0");
-  clock->AdvanceNs(kSecond);
-  EXPECT_EQ(Outcome({Of("tokens", 0)}), "200 OK:1");
+  ExpectRoomAfter(21, answer, "200 OK:1");
 }
 
 TEST_P(EnvoyReportsTest, IsOverTheLimitOnlyBeyondIt) {

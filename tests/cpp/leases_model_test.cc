@@ -14,11 +14,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "absl/container/flat_hash_set.h"
 #include "gtest/gtest.h"
 #include "leases/centre.h"
 #include "leases/holding.h"
 #include "leases_message.h"
+#include "state_space.h"
 
 namespace tidegate::leases {
 namespace {
@@ -76,22 +76,16 @@ class Checker {
 
   // Returns the least level of the strict bucket.
   int64_t Run() {
-    State start;
-    start.strict = config_.burst;
-    Visit(start);
-    while (!open_.empty() && worst_ >= -config_.allowed) {
-      const State state = std::move(open_.back());
-      open_.pop_back();
-      Expand(state);
-    }
+    State state;
+    state.strict = config_.burst;
+    Visit(state);
+    while (worst_ >= -config_.allowed && states_.Take(&state)) Expand(state);
     return worst_;
   }
-  size_t states() const { return seen_.size(); }
+  size_t states() const { return states_.size(); }
 
  private:
-  void Visit(const State& state) {
-    if (seen_.insert(Digest(state)).second) open_.push_back(state);
-  }
+  void Visit(const State& state) { states_.Add(state, Digest(state)); }
 
   // ------------------------------------------------------------------ the centre
 
@@ -380,8 +374,7 @@ class Checker {
   const Config config_;
   const Terms terms_;
   int64_t worst_ = 1000;
-  std::vector<State> open_;
-  absl::flat_hash_set<Key> seen_;
+  StateSpace<State, Key> states_;
 };
 
 int64_t Worst(const Config& config) {

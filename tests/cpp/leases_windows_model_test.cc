@@ -8,13 +8,12 @@
 #include <array>
 #include <cstdint>
 #include <string>
-#include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "gtest/gtest.h"
 #include "leases/holding.h"
 #include "leases/windows.h"
 #include "leases_message.h"
+#include "state_space.h"
 #include "testing.h"
 
 namespace tidegate::leases {
@@ -59,23 +58,18 @@ class Checker {
 
   // Returns how many units a window admits beyond what a strict one does, at worst.
   int64_t Run() {
-    Visit(State());
-    while (!open_.empty() && worst_ <= 0) {
-      const State state = std::move(open_.back());
-      open_.pop_back();
-      Expand(state);
-    }
+    State state;
+    Visit(state);
+    while (worst_ <= 0 && states_.Take(&state)) Expand(state);
     return worst_;
   }
-  size_t states() const { return seen_.size(); }
+  size_t states() const { return states_.size(); }
 
  private:
   bool is_fixed() const { return config_.algorithm == Algorithm::kFixedWindow; }
   static int64_t EndOf(int64_t now) { return now - now % (kPeriod * kTick) + kPeriod * kTick; }
 
-  void Visit(const State& state) {
-    if (seen_.insert(Text(state)).second) open_.push_back(state);
-  }
+  void Visit(const State& state) { states_.Add(state, Text(state)); }
 
   void Expand(const State& state) {
     if (state.now < kUntil) Tick(state);
@@ -247,8 +241,7 @@ class Checker {
   const Config config_;
   const Limit limit_;
   int64_t worst_ = -1000;
-  std::vector<State> open_;
-  absl::flat_hash_set<std::string> seen_;
+  StateSpace<State, std::string> states_;
 };
 
 int64_t Worst(const Config& config) {
