@@ -31,9 +31,7 @@ def main() -> None:
     parser = harness.arguments(__doc__ or "", rounds=5, quick_rounds=2)
     parser.add_argument("--rules", type=int, default=300)
     parser.add_argument("--overrides", type=int, default=20_000)
-    options = parser.parse_args()
-    harness.load_tidegate()
-    harness.print_interpreter()
+    options = harness.begin(parser)
     from admin_client import AdminService
     from tidegate.rules.sql import read_rules, schema, upgrade
     from tidegate.server.admin.database import AdminDatabase
@@ -101,9 +99,8 @@ def main() -> None:
             ("lock held by it", held, 50.0),
         )
     ]
-    harness.print_targets(targets)
-    figures = {"took_s": took, "held_s": held, "read_s": read, "targets": targets}
-    harness.write_json(options.json, "admin_change", figures)
+    figures = {"took_s": took, "held_s": held, "read_s": read}
+    harness.report(options.json, "admin_change", figures, targets)
 
 
 if __name__ == "__main__":

@@ -120,9 +120,7 @@ def _measure(counts: Counts, trials: int) -> dict[str, Any]:
 def main() -> None:
     parser = harness.arguments(__doc__ or "", rounds=1, quick_rounds=1)
     parser.add_argument("--log", type=Path, action="append", metavar="FILE", default=[])
-    options = parser.parse_args()
-    harness.load_tidegate()
-    harness.print_interpreter()
+    options = harness.begin(parser)
     traces = {
         path.name.partition(".")[0]: _of_file(path)
         for path in [*sorted(_SAMPLES.glob("*.log.gz")), *options.log]

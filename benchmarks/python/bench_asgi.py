@@ -74,9 +74,7 @@ async def measure(rounds: int, calls: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    options = harness.arguments(__doc__ or "", rounds=21, quick_rounds=7).parse_args()
-    harness.load_tidegate()
-    harness.print_interpreter()
+    options = harness.begin(harness.arguments(__doc__ or "", rounds=21, quick_rounds=7))
     found = asyncio.run(measure(harness.rounds_of(options), 200 if options.quick else 700))
     # The least of the rounds: other work of the machine takes the caches, too.
     bare = min(found["bare"])
@@ -94,8 +92,7 @@ def main() -> None:
         )
         for name, (other, most) in bench_web.BESIDE.items()
     ]
-    harness.print_targets(targets)
-    harness.write_json(options.json, "asgi", {**figures, "targets": targets})
+    harness.report(options.json, "asgi", figures, targets)
 
 
 if __name__ == "__main__":

@@ -72,26 +72,17 @@ def _limiter(tidegate: Any, algorithm: str, *, refuse: bool = False) -> Any:
 
 
 def _ours(tidegate: Any, *, refuse: bool = False) -> list[Subject]:
-    found = [
-        Subject(
-            f"tidegate hit, {algorithm}",
-            "limiter.hit(key)",
+    def subject(method: str, algorithm: str) -> Subject:
+        return Subject(
+            f"tidegate {method}, {algorithm}",
+            f"limiter.{method}(key)",
             {"limiter": _limiter(tidegate, algorithm, refuse=refuse)},
-            group="hit",
+            group=method,
             verdict=bool,
         )
-        for algorithm in ALGORITHMS
-    ]
-    for algorithm in ("token-bucket", "fixed-window"):
-        found.append(
-            Subject(
-                f"tidegate allow, {algorithm}",
-                "limiter.allow(key)",
-                {"limiter": _limiter(tidegate, algorithm, refuse=refuse)},
-                group="allow",
-                verdict=bool,
-            )
-        )
+
+    found = [subject("hit", algorithm) for algorithm in ALGORITHMS]
+    found += [subject("allow", algorithm) for algorithm in ("token-bucket", "fixed-window")]
     if not refuse:
         found.append(
             Subject(
@@ -184,8 +175,7 @@ def main() -> None:
     )
 
     targets = _targets(by_name, {row.name: row for row in batches}) if tidegate is not None else []
-    harness.print_targets(targets)
-    harness.write_json(
+    harness.report(
         options.json,
         "call",
         {
@@ -196,8 +186,8 @@ def main() -> None:
             "rows": rows,
             "batch_rows": batches,
             "refused_rows": refused,
-            "targets": targets,
         },
+        targets,
     )
 
 

@@ -84,8 +84,7 @@ def main() -> None:
         harness.Target(f"{name}: multiple of {_BARE}", found[name] / bare, most, at_least=False)
         for name, most in _MOST.items()
     ]
-    harness.print_targets(targets)
-    harness.write_json(options.json, "check", {"checks": figures, "targets": targets})
+    harness.report(options.json, "check", {"checks": figures}, targets)
 
 
 if __name__ == "__main__":

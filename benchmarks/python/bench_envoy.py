@@ -107,9 +107,7 @@ def server(
 
 def main() -> None:
     parser = harness.arguments(__doc__.splitlines()[0], rounds=7, quick_rounds=3)
-    options = parser.parse_args()
-    harness.load_tidegate()
-    harness.print_interpreter()
+    options = harness.begin(parser)
     requests = 50_000 if options.quick else 300_000
     rates: dict[str, list[float]] = {name: [] for name in (MEMORY, LEASED, REDIS, AIO, NGHTTPD)}
     with contextlib.ExitStack() as stack:
@@ -154,8 +152,7 @@ def main() -> None:
         Target(f"{REDIS} over nghttpd", medians[REDIS] / medians[NGHTTPD], 0.25),
         Target(f"{MEMORY} over grpc.aio", medians[MEMORY] / medians[AIO], 10),
     ]
-    harness.print_targets(targets)
-    harness.write_json(options.json, "envoy", {"rates": rates, "targets": targets})
+    harness.report(options.json, "envoy", {"rates": rates}, targets)
 
 
 if __name__ == "__main__":

@@ -111,9 +111,8 @@ def main() -> None:
         ]
         if row["third_party"]:
             print(f"third-party modules: {', '.join(row['third_party'])}")
-    harness.print_targets(targets)
-    figures = {"rounds": rounds, "skipped": missing, "rows": rows, "targets": targets}
-    harness.write_json(options.json, "import", figures)
+    figures = {"rounds": rounds, "skipped": missing, "rows": rows}
+    harness.report(options.json, "import", figures, targets)
 
 
 if __name__ == "__main__":

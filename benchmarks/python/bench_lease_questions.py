@@ -181,11 +181,11 @@ def main() -> None:
         Target("cold keys: commands over strict", over, 1.0, at_least=False, unit=""),
         Target("degraded decisions", degraded, 0, at_least=False, unit=""),
     ]
-    harness.print_targets(targets)
-    harness.write_json(
+    harness.report(
         options.json,
         "lease_questions",
-        {"seed": options.seed, "seconds": seconds, "loads": figures, "targets": targets},
+        {"seed": options.seed, "seconds": seconds, "loads": figures},
+        targets,
     )
 
 

@@ -198,8 +198,7 @@ def main() -> None:
         targets.append(Target("C++, 1,000 keys: million decisions a second", in_cpp, 10, unit=""))
     else:
         print(f"\nC++: not measured, there is no {HIT_LOOP}")
-    harness.print_targets(targets)
-    harness.write_json(
+    harness.report(
         options.json,
         "leases",
         {
@@ -207,8 +206,8 @@ def main() -> None:
             "rows": rows,
             "commands": {"one key": one_key, "1,000 keys": many_keys},
             "awaited_ms": late,
-            "targets": targets,
         },
+        targets,
     )
 
 

@@ -211,8 +211,7 @@ def main() -> None:
             unit=" MB/s",
         )
     ]
-    harness.print_targets(targets)
-    harness.write_json(options.json, "logs", {"figures": figures, "targets": targets})
+    harness.report(options.json, "logs", {"figures": figures}, targets)
 
 
 def _count(path: Path) -> int:

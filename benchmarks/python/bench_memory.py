@@ -359,18 +359,11 @@ def main() -> None:
     costs = _report_cost(names, rounds, options.quick)
     worst = _report_worst(names, 1 if options.quick else 3, options.quick)
     targets = _targets(sizes, costs, worst)
-    harness.print_targets(targets)
-    harness.write_json(
+    harness.report(
         options.json,
         "memory",
-        {
-            "rounds": rounds,
-            "quick": options.quick,
-            "bytes": sizes,
-            "cost": costs,
-            "worst": worst,
-            "targets": targets,
-        },
+        {"rounds": rounds, "quick": options.quick, "bytes": sizes, "cost": costs, "worst": worst},
+        targets,
     )
 
 

@@ -287,9 +287,8 @@ def main() -> None:
         ("limiter and recipe", "one after the other", "100 at once"),
         lines,
     )
-    harness.print_targets(targets)
-    figures = {"seconds": seconds, "rows": rows, "targets": targets}
-    harness.write_json(options.json, "overuse", figures)
+    figures = {"seconds": seconds, "rows": rows}
+    harness.report(options.json, "overuse", figures, targets)
 
 
 if __name__ == "__main__":

@@ -99,8 +99,7 @@ def main() -> None:
     ]
     headers = ["", "rate", "caller", "ppm refused too much"]
     harness.print_table(f"{events:,} simulated events a line", headers, lines)
-    harness.print_targets(targets)
-    harness.write_json(options.json, "rate", {"events": events, "rows": rows, "targets": targets})
+    harness.report(options.json, "rate", {"events": events, "rows": rows}, targets)
 
 
 if __name__ == "__main__":

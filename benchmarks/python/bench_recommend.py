@@ -77,10 +77,8 @@ def _slider() -> list[float]:
 
 def main() -> None:
     parser = harness.arguments(__doc__ or "", rounds=3, quick_rounds=1)
-    options = parser.parse_args()
+    options = harness.begin(parser)
     rounds = harness.rounds_of(options)
-    harness.load_tidegate()
-    harness.print_interpreter()
     requests = 1_000_000 if options.quick else 10_000_000
 
     rows = []
@@ -113,10 +111,7 @@ def main() -> None:
         if row["name"].startswith("recommend")
     ]
     targets.append(Target("a slider's worst", max(waits), 200, at_least=False, unit=" ms"))
-    harness.print_targets(targets)
-    harness.write_json(
-        options.json, "recommend", {"rows": rows, "slider_ms": waits, "targets": targets}
-    )
+    harness.report(options.json, "recommend", {"rows": rows, "slider_ms": waits}, targets)
 
 
 if __name__ == "__main__":

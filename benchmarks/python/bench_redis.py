@@ -393,8 +393,7 @@ def main() -> None:
     print_samples(samples)
     harness.print_rows("Without Redis", rows, rows[0])
     targets = targets_of(samples, rows, sent, usage)
-    harness.print_targets(targets)
-    harness.write_json(
+    harness.report(
         options.json,
         "redis",
         {
@@ -404,8 +403,8 @@ def main() -> None:
             "samples": samples.all,
             "rows": rows,
             "bytes": usage,
-            "targets": targets,
         },
+        targets,
     )
 
 

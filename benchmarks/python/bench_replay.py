@@ -166,10 +166,8 @@ def main() -> None:
         print(json.dumps(_TASKS[task](*given)))
         return
     parser = harness.arguments(__doc__ or "", rounds=3, quick_rounds=1)
-    options = parser.parse_args()
+    options = harness.begin(parser)
     rounds = harness.rounds_of(options)
-    harness.load_tidegate()
-    harness.print_interpreter()
     requests = 5_000_000 if options.quick else 50_000_000
 
     replays = [
@@ -216,11 +214,8 @@ def main() -> None:
         for row in loops
     ]
     targets.append(Target("least_limits", least["seconds"], 2, at_least=False, unit=" s"))
-    harness.print_targets(targets)
-    harness.write_json(
-        options.json,
-        "replay",
-        {"replays": replays, "loops": loops, "least_limits": least, "targets": targets},
+    harness.report(
+        options.json, "replay", {"replays": replays, "loops": loops, "least_limits": least}, targets
     )
 
 

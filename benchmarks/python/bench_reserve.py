@@ -170,9 +170,8 @@ def main() -> None:
     harness.print_rows(
         f"1,000 hot keys; medians of {rounds} interleaved rounds", rows, by_name["hit"]
     )
-    harness.print_targets(targets)
-    figures = {"rounds": rounds, "quick": options.quick, "rows": rows, "targets": targets}
-    harness.write_json(options.json, "reserve", figures)
+    figures = {"rounds": rounds, "quick": options.quick, "rows": rows}
+    harness.report(options.json, "reserve", figures, targets)
 
 
 if __name__ == "__main__":

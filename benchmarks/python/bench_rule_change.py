@@ -331,8 +331,7 @@ def main() -> None:
         ["", "no change", "change", "machine", "by the rules", "seen, s", "before other programs"],
         rows,
     )
-    harness.print_targets(targets)
-    harness.write_json(options.json, "rule_change", {"found": found, "targets": targets})
+    harness.report(options.json, "rule_change", {"found": found}, targets)
 
 
 if __name__ == "__main__":

@@ -164,13 +164,9 @@ def main() -> None:
         ),
         Target("an override", bytes_each, 100, at_least=False, unit=" bytes"),
     ]
-    harness.print_targets(targets)
     print(f"the middleware with 100 rules, of which 2 apply, takes {middleware:.1f} us more")
-    harness.write_json(
-        options.json,
-        "rules",
-        {"rows": rows, "matching_ns": matching, "middleware_us": middleware, "targets": targets},
-    )
+    figures = {"rows": rows, "matching_ns": matching, "middleware_us": middleware}
+    harness.report(options.json, "rules", figures, targets)
 
 
 if __name__ == "__main__":

@@ -199,10 +199,7 @@ def main() -> None:
             "an idle connection of HTTP/1.1", memory["HTTP/1.1"], 4, at_least=False, unit=" KiB"
         ),
     ]
-    harness.print_targets(targets)
-    harness.write_json(
-        options.json, "server", {"rates": rates, "idle_kib": memory, "targets": targets}
-    )
+    harness.report(options.json, "server", {"rates": rates, "idle_kib": memory}, targets)
 
 
 if __name__ == "__main__":

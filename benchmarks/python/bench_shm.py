@@ -226,8 +226,7 @@ def main() -> None:
         ),
         Target("bytes a key", usage, 48, False, unit=""),
     ]
-    harness.print_targets(targets)
-    harness.write_json(
+    harness.report(
         options.json,
         "shm",
         {
@@ -236,8 +235,8 @@ def main() -> None:
             "rows": rows,
             "samples": samples,
             "bytes_a_key": usage,
-            "targets": targets,
         },
+        targets,
     )
 
 

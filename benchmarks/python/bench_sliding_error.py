@@ -102,9 +102,7 @@ class _AllRequests:
 def main() -> None:
     parser = harness.arguments(__doc__ or "", rounds=1, quick_rounds=1)
     parser.add_argument("--log", type=Path, action="append", metavar="FILE")
-    options = parser.parse_args()
-    harness.load_tidegate()
-    harness.print_interpreter()
+    options = harness.begin(parser)
     rows: list[dict[str, Any]] = []
     for name, (keys, times, counts) in _traces(options).items():
         every = _AllRequests(keys, times)

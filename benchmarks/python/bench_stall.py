@@ -106,8 +106,7 @@ def main() -> None:
     worst = max(worst for name, (worst, *_) in parts.items() if "black-holed" in name)
     print(f"degraded decisions: {degraded}")
     targets = [harness.Target("worst stall without Redis", worst, TARGET_MS, False, " ms")]
-    harness.print_targets(targets)
-    harness.write_json(options.json, "stall", {"parts": parts, "targets": targets})
+    harness.report(options.json, "stall", {"parts": parts}, targets)
 
 
 if __name__ == "__main__":

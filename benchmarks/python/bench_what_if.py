@@ -38,8 +38,7 @@ def main() -> None:
         ),
         harness.Target("a move of a slider, slowest", max(taken), TARGET_MS, False, " ms"),
     ]
-    harness.print_targets(targets)
-    harness.write_json(options.json, "what_if", {"ready_s": ready, "targets": targets})
+    harness.report(options.json, "what_if", {"ready_s": ready}, targets)
 
 
 if __name__ == "__main__":

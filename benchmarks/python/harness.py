@@ -264,6 +264,14 @@ def arguments(description: str, *, rounds: int, quick_rounds: int) -> argparse.A
     return parser
 
 
+def begin(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Returns the options, once tidegate is imported and what measures it is printed."""
+    options = parser.parse_args()
+    load_tidegate()
+    print_interpreter()
+    return options
+
+
 def rounds_of(options: argparse.Namespace) -> int:
     """Returns the number of rounds that the options ask for."""
     if options.rounds is not None:
@@ -384,6 +392,14 @@ def write_json(path: Path | None, bench: str, figures: Mapping[str, Any]) -> Non
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=2, default=plain) + "\n", encoding="utf-8")
     print(f"\nwritten to {path}")
+
+
+def report(
+    path: Path | None, bench: str, figures: Mapping[str, Any], targets: Sequence[Target]
+) -> None:
+    """Prints the targets, and writes them to `path` with the figures."""
+    print_targets(targets)
+    write_json(path, bench, {**figures, "targets": targets})
 
 
 def in_child(program: str, task: str, *given: Any) -> Any:

@@ -23,18 +23,23 @@ GRPC = "/tidegate.v1.RateLimiter/"
 OK, INVALID_ARGUMENT, PERMISSION_DENIED, UNIMPLEMENTED, UNAVAILABLE = 0, 3, 7, 12, 14
 UNAUTHENTICATED = 16
 
-API = {
-    "tiers": ["free", "premium"],
-    "default_tier": "free",
-    "rules": [
-        {
-            "id": "api",
-            "by": "user",
-            "endpoint": "/api/**",
-            "limits": {"free": "2/minute", "premium": "5/minute"},
-        },
-    ],
-}
+
+def rules_of_tiers(*rules: Any, **more: Any) -> dict[str, Any]:
+    """A document of rules for the tiers free, which is the default one, and premium."""
+    return {
+        "tiers": ["free", "premium"],
+        "default_tier": "free",
+        "rules": list(rules),
+        **more,
+    }
+
+
+def api_rule(**limits: Any) -> dict[str, Any]:
+    """The rule of the API, with a limit for each tier."""
+    return {"id": "api", "by": "user", "endpoint": "/api/**", "limits": limits}
+
+
+API = rules_of_tiers(api_rule(free="2/minute", premium="5/minute"))
 
 
 class Service:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from redis.crc import key_slot
 
 from chaos.fault import ANY, NONE, fault
-from chaos.servers import Server, eventually
+from chaos.servers import Server, eventually, killed
 from chaos.stage import Stage
 
 
@@ -63,11 +63,8 @@ def replica_promoted(stage: Stage) -> Iterator[float]:
 @fault("cluster", forgets=1)
 def all_nodes_killed(stage: Stage) -> Iterator[float]:
     """All nodes are killed, and started again empty."""
-    for node in stage.servers.nodes:
-        node.kill()
-    yield 0.5
-    for node in stage.servers.nodes:
-        node.start()
+    with killed(stage.servers.nodes):
+        yield 0.5
     stage.servers.await_well()
 
 

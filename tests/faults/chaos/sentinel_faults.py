@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 
 from chaos.fault import ANY, NONE, fault
-from chaos.servers import Server, eventually
+from chaos.servers import Server, eventually, killed
 from chaos.stage import Stage
 
 
@@ -52,23 +52,17 @@ def master_comes_back(stage: Stage) -> Iterator[float]:
 @fault("sentinel", degraded=NONE)
 def sentinels_gone(stage: Stage) -> Iterator[float]:
     """All sentinels are killed; the master is well."""
-    for sentinel in stage.servers.sentinels:
-        sentinel.kill()
-    yield 1.0
-    for sentinel in stage.servers.sentinels:
-        sentinel.start()
+    with killed(stage.servers.sentinels):
+        yield 1.0
 
 
 @fault("sentinel")
 def sentinels_gone_and_connections_cut(stage: Stage) -> Iterator[float]:
     """All sentinels are killed, and the connections to the master end."""
-    for sentinel in stage.servers.sentinels:
-        sentinel.kill()
-    stage.servers.servers[0].cut()
-    stage.servers.servers[1].cut()
-    yield 1.2
-    for sentinel in stage.servers.sentinels:
-        sentinel.start()
+    with killed(stage.servers.sentinels):
+        stage.servers.servers[0].cut()
+        stage.servers.servers[1].cut()
+        yield 1.2
 
 
 @fault("sentinel", degraded=ANY, reconnects=0.5)

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,16 @@ def version(program: str = PROGRAM) -> tuple[str, int]:
     if found is None:
         raise RuntimeError(f"expected a version from {program} --version, got {text!r}")
     return found[1], int(found[2])
+
+
+@contextlib.contextmanager
+def killed(servers: Sequence[Server]) -> Iterator[None]:
+    """Kills servers, and starts them again at the end of the block."""
+    for server in servers:
+        server.kill()
+    yield
+    for server in servers:
+        server.start()
 
 
 class Server:

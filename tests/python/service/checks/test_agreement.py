@@ -9,36 +9,27 @@ from typing import Any
 import check_wire as wire
 import pytest
 import tidegate as tg
-from check_service import OK, Service
+from check_service import OK, Service, api_rule, rules_of_tiers
 from tidegate.rules import RuleSet
 
-RULES: Any = {
-    "tiers": ["free", "premium"],
-    "default_tier": "free",
-    "rules": [
-        {
-            "id": "api",
-            "by": "user",
-            "endpoint": "/api/**",
-            "limits": {"free": ["3/10 seconds", "20/minute"], "premium": "unlimited"},
-        },
-        {"id": "posts", "by": ["user", "endpoint"], "endpoint": "/api/{id}/posts", "limit": "2/s"},
-        {
-            "id": "leaky",
-            "by": "ip",
-            "methods": ["POST"],
-            "limit": "5/second burst 8",
-            "algorithm": "leaky-bucket",
-        },
-        {"id": "window", "by": "tenant", "limit": "7/minute", "algorithm": "sliding-window"},
-        {"id": "log", "by": ["tenant", "user"], "limit": "4/minute", "algorithm": "sliding-log"},
-        {"id": "trial", "by": "ip", "limit": "1/minute", "shadow": True, "endpoint": "/trial"},
-    ],
-    "overrides": [{"rule": "api", "key": "vip", "limit": "9/second"}],
-    "costs": [{"endpoint": "/api/heavy", "cost": 2}],
-    "block": [{"id": "abuse", "user": "evil"}],
-    "allow": [{"id": "health", "endpoint": "/health"}],
-}
+RULES = rules_of_tiers(
+    api_rule(free=["3/10 seconds", "20/minute"], premium="unlimited"),
+    {"id": "posts", "by": ["user", "endpoint"], "endpoint": "/api/{id}/posts", "limit": "2/s"},
+    {
+        "id": "leaky",
+        "by": "ip",
+        "methods": ["POST"],
+        "limit": "5/second burst 8",
+        "algorithm": "leaky-bucket",
+    },
+    {"id": "window", "by": "tenant", "limit": "7/minute", "algorithm": "sliding-window"},
+    {"id": "log", "by": ["tenant", "user"], "limit": "4/minute", "algorithm": "sliding-log"},
+    {"id": "trial", "by": "ip", "limit": "1/minute", "shadow": True, "endpoint": "/trial"},
+    overrides=[{"rule": "api", "key": "vip", "limit": "9/second"}],
+    costs=[{"endpoint": "/api/heavy", "cost": 2}],
+    block=[{"id": "abuse", "user": "evil"}],
+    allow=[{"id": "health", "endpoint": "/health"}],
+)
 
 VALUES = {
     "user": ["1", "2", "vip", "evil", "\u20ac"],

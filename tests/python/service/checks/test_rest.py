@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from check_service import API, JSON, Service
+from check_service import API, JSON, Service, api_rule, rules_of_tiers
 from service_testing import call
 from tidegate.server import _native
 
@@ -230,23 +230,19 @@ def test_a_method_of_grpc_is_refused_over_rest() -> None:
     assert code == 12
 
 
-STATUS = {
-    "tiers": ["free", "premium"],
-    "default_tier": "free",
-    "rules": [
-        {
-            "id": "posts",
-            "by": ["user", "endpoint"],
-            "endpoint": ["/api/posts", "/api/{id}/likes"],
-            "limits": {"free": "5/minute", "premium": "50/minute"},
-        },
-        {"id": "api", "by": "user", "endpoint": "/api/**", "limits": {"free": "10/minute"}},
-        {"id": "paid", "by": "user", "endpoint": "/paid", "limits": {"premium": "7/minute"}},
-        {"id": "any", "by": ["user", "endpoint"], "endpoint": "/any/*", "limit": "3/minute"},
-        {"id": "all", "by": "user", "limit": ["100/hour", "20/minute"]},
-        {"id": "addresses", "by": "ip", "limit": "1/minute"},
-    ],
-}
+STATUS = rules_of_tiers(
+    {
+        "id": "posts",
+        "by": ["user", "endpoint"],
+        "endpoint": ["/api/posts", "/api/{id}/likes"],
+        "limits": {"free": "5/minute", "premium": "50/minute"},
+    },
+    api_rule(free="10/minute"),
+    {"id": "paid", "by": "user", "endpoint": "/paid", "limits": {"premium": "7/minute"}},
+    {"id": "any", "by": ["user", "endpoint"], "endpoint": "/any/*", "limit": "3/minute"},
+    {"id": "all", "by": "user", "limit": ["100/hour", "20/minute"]},
+    {"id": "addresses", "by": "ip", "limit": "1/minute"},
+)
 
 
 def rows_of(answer: Any) -> list[tuple[str, str, int | None, int | None]]:
