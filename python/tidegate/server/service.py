@@ -201,23 +201,20 @@ class Service:
             from tidegate.rules.violation_log import ViolationLog
 
             usage = settings.usage
+            given = usage.model_dump(include={"interval", "capacity", "most_rows"})
             history = UsageHistory(
                 settings.database,
-                interval=usage.interval,
-                capacity=usage.capacity,
                 keep=usage.keep_days,
-                most_rows=usage.most_rows,
                 most_bytes=usage.most_bytes * 3 // 4,
+                **given,
             )
             history.on_known = self.recorder.set_known
             self._closing.callback(history.close)
             violations = ViolationLog(
                 settings.database,
-                interval=usage.interval,
-                capacity=usage.capacity,
                 keep=usage.keep_violations_days,
-                most_rows=usage.most_rows,
                 most_bytes=usage.most_bytes // 4,
+                **given,
             )
             self._closing.callback(violations.close)
             listeners += [to_history(history), to_violations(violations)]

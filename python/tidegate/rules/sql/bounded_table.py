@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import sqlalchemy as sa
 
-from tidegate.limiter.errors import ConfigurationError
+from tidegate.limiter.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["HOUR", "BoundedTable", "Size", "check_bounds"]
+    from tidegate.rules.sql.connection import Database
+
+__all__ = ["HOUR", "BoundedTable", "HourlyPrune", "Size", "check_bounds"]
+
+log = logging.getLogger("tidegate")
 
 HOUR = 3600
 # Tables are made smaller once they hold the first share of their bound, down to the second one.
@@ -37,6 +42,39 @@ def check_bounds(keep: float | None, most_rows: int | None, most_bytes: int | No
             continue
         if isinstance(given, bool) or not isinstance(given, int) or given < least:
             raise ConfigurationError(f"{name} is {given!r}; expected {least} or more, or None")
+
+
+class HourlyPrune:
+    """Each hour deletes the rows that are older than `keep` days by the column `at`.
+
+    `what` names the rows in the log. Not thread-safe.
+    """
+
+    def __init__(self, what: str, at: sa.Column[Any], keep: float | None) -> None:
+        self._what = what
+        self._at = at
+        self._keep = None if keep is None else dt.timedelta(days=keep)
+        self._due_at = 0.0
+
+    def prune_if_due(
+        self, database: Database, now: float, make_room: Callable[[sa.Connection, int], object]
+    ) -> None:
+        """Prunes the table unless it was done within the last hour. Logs a failure.
+
+        Then calls `make_room` with a connection and the number of the hour since the epoch.
+        """
+        if now < self._due_at:
+            return
+        self._due_at = now + HOUR
+        try:
+            with database.use() as connection:
+                if self._keep is not None:
+                    oldest = dt.datetime.fromtimestamp(now, dt.timezone.utc) - self._keep
+                    connection.execute(sa.delete(self._at.table).where(self._at < oldest))
+                    connection.commit()
+                make_room(connection, int(now // HOUR))
+        except StorageError as error:  # what called this has written all
+            log.warning("old %s were not deleted: %s", self._what, error)
 
 
 class Size(NamedTuple):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import time
 from typing import TYPE_CHECKING, Callable, NamedTuple, Union
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, StorageError
+from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.rules.background_writer import BackgroundWriter
-from tidegate.rules.sql.bounded_table import HOUR, check_bounds
+from tidegate.rules.sql.bounded_table import HOUR, HourlyPrune, check_bounds
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.service_tables import usage_hours
 from tidegate.rules.sql.usage_bound import MOST_COST, OTHERS, UsageBound
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["UsageHistory", "UsageHour", "usage_of"]
 
-log = logging.getLogger("tidegate")
-
-_DAY = 86_400.0
 # The most users who are known to come again.
 _MOST_KNOWN = 20_000
 # The rows of one transaction, and the least pause behind it: SQLite has one writer at a time, and a
@@ -94,9 +90,8 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
         super().__init__(interval=interval, capacity=capacity)
         check_bounds(keep, most_rows, most_bytes)
         self._database = Database(database, timeout)
-        self._keep = keep
         self._clock = clock
-        self._prune_at = 0.0
+        self._prune = HourlyPrune(self._what, usage_hours.c.hour, keep)
         self._bound: UsageBound | None = None
         if most_rows is not None or most_bytes is not None:
             self._bound = UsageBound(most_rows, most_bytes)
@@ -175,13 +170,7 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
                 waiting.clear()
         if self._bound is not None:
             self._note_users(users)
-        now = self._clock()
-        if now >= self._prune_at:
-            self._prune_at = now + HOUR
-            try:
-                self._make_room(now)
-            except StorageError as error:  # all was written
-                log.warning("old hours of usage were not deleted: %s", error)
+        self._prune.prune_if_due(self._database, self._clock(), self._make_room)
 
     def _write_some(self, keys: list[_Key], waiting: dict[_Key, list[int]]) -> None:
         """Writes some of the entries that wait, and removes them."""
@@ -240,14 +229,9 @@ class UsageHistory(BackgroundWriter[_Key, list[int]]):
             connection.execute(self._adding(), rows)
             connection.commit()
 
-    def _make_room(self, now: float) -> None:
-        with self._database.use() as connection:
-            if self._keep is not None:
-                oldest = dt.datetime.fromtimestamp(now - self._keep * _DAY, dt.timezone.utc)
-                connection.execute(sa.delete(usage_hours).where(usage_hours.c.hour < oldest))
-                connection.commit()
-            if self._bound is not None:
-                self._bound.make_room(connection, int(now // HOUR), self._adding())
+    def _make_room(self, connection: sa.Connection, hour: int) -> None:
+        if self._bound is not None:
+            self._bound.make_room(connection, hour, self._adding())
 
     @property
     def _is_sqlite(self) -> bool:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Callable, NamedTuple
 
 import sqlalchemy as sa
 
-from tidegate.limiter.errors import ConfigurationError, StorageError
-from tidegate.rules.sql.bounded_table import HOUR, BoundedTable, check_bounds
+from tidegate.limiter.errors import ConfigurationError
+from tidegate.rules.sql.bounded_table import HOUR, BoundedTable, HourlyPrune, check_bounds
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.schema import violations
 from tidegate.rules.violation import Violation
@@ -46,10 +46,9 @@ class ViolationTable:
     ) -> None:
         check_bounds(keep, most_rows, most_bytes)
         self._database = Database(database, timeout)
-        self._keep = None if keep is None else dt.timedelta(days=keep)
         self._clock = clock
-        self._prune_at = 0.0
         columns = violations.c
+        self._prune = HourlyPrune("violations", columns.timestamp, keep)
         self._bound: BoundedTable | None = None
         if most_rows is not None or most_bytes is not None:
             self._bound = BoundedTable(
@@ -68,12 +67,7 @@ class ViolationTable:
                 batch = self._admitted(self._bound, connection, batch, int(now // HOUR))
             connection.execute(sa.insert(violations), self._rows(batch))
             connection.commit()
-        if now >= self._prune_at:
-            self._prune_at = now + HOUR
-            try:
-                self._make_room(now)
-            except StorageError as error:  # all was written
-                log.warning("old violations were not deleted: %s", error)
+        self._prune.prune_if_due(self._database, now, self._make_room)
 
     def _rows(self, batch: list[Violation]) -> list[dict[str, Any]]:
         return [
@@ -119,21 +113,16 @@ class ViolationTable:
             )
         return [*kept, *rest.values()]
 
-    def _make_room(self, now: float) -> None:
-        with self._database.use() as connection:
-            if self._keep is not None:
-                oldest = dt.datetime.fromtimestamp(now, dt.timezone.utc) - self._keep
-                connection.execute(sa.delete(violations).where(violations.c.timestamp < oldest))
-                connection.commit()
-            if self._bound is None:
-                return
-            hours = self._bound.too_much(connection, int(now // HOUR))
-            connection.rollback()
-            if hours:
-                log.warning(
-                    "the violations are at their bound: those of the %d oldest hours were deleted",
-                    self._bound.delete_hours(connection, hours),
-                )
+    def _make_room(self, connection: sa.Connection, hour: int) -> None:
+        if self._bound is None:
+            return
+        hours = self._bound.too_much(connection, hour)
+        connection.rollback()
+        if hours:
+            log.warning(
+                "the violations are at their bound: those of the %d oldest hours were deleted",
+                self._bound.delete_hours(connection, hours),
+            )
 
     def close(self) -> None:
         """Closes the connection."""
