@@ -27,7 +27,8 @@ except ImportError as error:
     raise without_extra("tidegate.prometheus", "prometheus", error) from None
 
 from tidegate.limiter.background import Repeating
-from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.checks import check_number
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.web.metrics import DECISION_SECONDS, METRICS, Metric, Readings, Sources
 from tidegate.web.observers import Watch
 
@@ -138,11 +139,7 @@ class Mirror:
         buckets: Sequence[float] = DECISION_SECONDS,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
-        if isinstance(every, bool) or not isinstance(every, (int, float)):
-            raise ArgumentTypeError(
-                f"every is {every!r} of type {type(every).__name__}; expected seconds"
-            )
-        if not 0.01 <= every <= 3600.0:
+        if not 0.01 <= check_number("every", every, "seconds") <= 3600.0:
             raise ConfigurationError(f"every is {every!r}; expected 0.01 to 3600 seconds")
         self._sources = Sources(limiters)
         self._families = [(metric, _family(metric, registry)) for metric in METRICS]

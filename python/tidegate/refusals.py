@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Union
 
 from tidegate.limiter.background import renew_after_fork
+from tidegate.limiter.checks import check_int, check_number
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limiter import Limiter
 from tidegate.web.observers import Refusal, Watch
@@ -105,12 +106,7 @@ class TopKeys(_Counting):
     """
 
     def __init__(self, capacity: int = 1000) -> None:
-        if isinstance(capacity, bool) or not isinstance(capacity, int):
-            raise ArgumentTypeError(
-                f"the capacity is {capacity!r} of type {type(capacity).__name__}; expected an "
-                "int from 1 up"
-            )
-        if capacity < 1:
+        if check_int("the capacity", capacity, "an int from 1 up") < 1:
             raise ConfigurationError(f"the capacity is {capacity}; expected an int from 1 up")
         self.capacity = capacity
         super().__init__()
@@ -216,12 +212,7 @@ class RefusalLog(_Counting):
         logger: str | logging.Logger = "tidegate.refusals",
         clock: ClockLike = None,
     ) -> None:
-        if isinstance(sample, bool) or not isinstance(sample, (int, float)):
-            raise ArgumentTypeError(
-                f"sample is {sample!r} of type {type(sample).__name__}; expected a share such "
-                "as 0.1"
-            )
-        if not 0.0 < sample <= 1.0:
+        if not 0.0 < check_number("sample", sample, "a share such as 0.1") <= 1.0:
             raise ConfigurationError(f"sample is {sample!r}; expected shares above 0 up to 1")
         if not callable(keys) and keys not in KEY_POLICIES:
             raise ConfigurationError(

@@ -8,6 +8,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Any, Callable, TypedDict, TypeVar, Union
 
+from tidegate.limiter.checks import check_number
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limiter import Limiter
 from tidegate.outbound.server_wait import exhausted_for, server_wait
@@ -189,10 +190,6 @@ class Pacing:
 
 
 def _seconds(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ArgumentTypeError(
-            f"{name} is {value!r} of type {type(value).__name__}; expected seconds as int or float"
-        )
-    if not 0 <= value < math.inf:
+    if not 0 <= check_number(name, value) < math.inf:
         raise ConfigurationError(f"{name} is {value!r}; expected 0 or more seconds")
     return float(value)

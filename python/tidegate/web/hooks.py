@@ -10,7 +10,8 @@ from collections.abc import Coroutine, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Callable
 
-from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.checks import check_number
+from tidegate.limiter.errors import ConfigurationError
 from tidegate.web.callables import check_function, refuse_misuse
 
 if TYPE_CHECKING:
@@ -196,12 +197,8 @@ class Hooks:
 
 def _check_jitter(jitter: object) -> None:
     """Raises ConfigurationError for an invalid retry_jitter."""
-    accepted = "expected 0 to 86400 seconds, or a function of the wait that returns them"
+    accepted = "0 to 86400 seconds, or a function of the wait that returns them"
     if callable(jitter):
         return
-    if isinstance(jitter, bool) or not isinstance(jitter, (int, float)):
-        raise ArgumentTypeError(
-            f"retry_jitter is {jitter!r} of type {type(jitter).__name__}; {accepted}"
-        )
-    if not 0 <= jitter <= _MOST_JITTER_SECONDS:
-        raise ConfigurationError(f"retry_jitter is {jitter!r}; {accepted}")
+    if not 0 <= check_number("retry_jitter", jitter, accepted) <= _MOST_JITTER_SECONDS:
+        raise ConfigurationError(f"retry_jitter is {jitter!r}; expected {accepted}")

@@ -17,6 +17,7 @@ from uuid import UUID
 from tidegate import _core
 from tidegate._core import Decision, Limit
 from tidegate.keys import peer
+from tidegate.limiter.checks import check_int, check_number
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.waiting.turn import Turn
@@ -575,25 +576,21 @@ def check_wait(wait: object) -> float:
     invalid ones."""
     if wait is None:
         return 0.0
-    if isinstance(wait, bool) or not isinstance(wait, (int, float)):
-        raise ArgumentTypeError(
-            f"wait is {wait!r} of type {type(wait).__name__}; expected seconds as int or float"
-        )
-    if not 0 <= wait < math.inf:
+    seconds = check_number("wait", wait)
+    if not 0 <= seconds < math.inf:
         raise ConfigurationError(f"wait is {wait!r}; expected 0 or more seconds, and a bound")
-    return float(wait)
+    return float(seconds)
 
 
 def check_cost(limits: Iterable[Limit], cost: object) -> None:
     """Raises ConfigurationError for an invalid cost, or one that `limits` never let through."""
-    accepted = "expected an int from 1 up, or a function of the request that returns one"
-    if isinstance(cost, bool) or not isinstance(cost, int):
-        raise ArgumentTypeError(f"the cost is {cost!r} of type {type(cost).__name__}; {accepted}")
-    if cost < 1:
-        raise ConfigurationError(f"the cost is {cost}; {accepted}")
+    accepted = "an int from 1 up, or a function of the request that returns one"
+    units = check_int("the cost", cost, accepted)
+    if units < 1:
+        raise ConfigurationError(f"the cost is {cost}; expected {accepted}")
     for limit in limits:
         # A limit of 0 refuses every cost on purpose.
-        if cost > limit.capacity > 0:
+        if units > limit.capacity > 0:
             raise ConfigurationError(
                 f"the cost is {cost}, which {limit} never lets through; expected 1 to "
                 f"{limit.capacity}"

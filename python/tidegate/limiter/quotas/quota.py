@@ -6,6 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 
 from tidegate._core import Limit
+from tidegate.limiter.checks import check_int
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.quotas.status import expiry_of
 
@@ -42,11 +43,8 @@ class Rollover:
             )
         for name in ("cap", "percent", "periods"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-                raise ArgumentTypeError(
-                    f"the {name} of a rollover is {value!r} of type {type(value).__name__}; "
-                    "expected an int"
-                )
+            if value is not None:
+                check_int(f"the {name} of a rollover", value)
 
     def _text(self) -> str:
         parts = [] if self.cap is None else [f"rollover {self.cap}"]
@@ -99,11 +97,7 @@ class Quota(Limit):
             rollover = 5_000 if limit is None else None
         if limit is None:
             limit = 10_000
-        if isinstance(limit, bool) or not isinstance(limit, int):
-            raise ArgumentTypeError(
-                f"the limit of a quota is {limit!r} of type {type(limit).__name__}; expected an int"
-            )
-        if limit < 0:
+        if check_int("the limit of a quota", limit) < 0:
             raise ConfigurationError(f"the limit of a quota is {limit}; expected 0 or more")
         if period not in _PERIODS:
             raise ConfigurationError(
@@ -134,11 +128,7 @@ def _formers(was: Iterable[tuple[int, dt.datetime | float]]) -> list[str]:
 
 
 def _former(limit: int, until: dt.datetime | float) -> str:
-    if isinstance(limit, bool) or not isinstance(limit, int):
-        raise ArgumentTypeError(
-            f"a limit that the quota was is {limit!r} of type {type(limit).__name__}; expected an "
-            "int"
-        )
+    check_int("a limit that the quota was", limit)
     what = "the instant at which a limit ended"
     seconds = expiry_of(until, what)
     if seconds is None:
@@ -161,12 +151,7 @@ def _anchor(anchor: int | dt.date, period: str) -> str:
         if period in ("quarter", "year"):
             return f"anchor {anchor.month}-{anchor.day}"
         return f"anchor {anchor.day}"
-    if isinstance(anchor, bool) or not isinstance(anchor, int):
-        raise ArgumentTypeError(
-            f"the anchor day is {anchor!r} of type {type(anchor).__name__}; expected an int or a "
-            "date"
-        )
-    if anchor < 1:
+    if check_int("the anchor day", anchor, "an int or a date") < 1:
         raise ConfigurationError(f"the anchor day is {anchor}; expected 1 or more")
     return f"anchor {anchor}"
 
@@ -197,11 +182,7 @@ def _rollover(given: int | str | Rollover | None) -> Rollover | None:
         raise ConfigurationError(
             f"the rollover is {given!r}; expected units such as 5000, or a share such as '50%'"
         )
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise ArgumentTypeError(
-            f"the rollover is {given!r} of type {type(given).__name__}; expected an int, a share "
-            "such as '50%', a Rollover or None"
-        )
-    if given < 0:
+    expected = "an int, a share such as '50%', a Rollover or None"
+    if check_int("the rollover", given, expected) < 0:
         raise ConfigurationError(f"the rollover is {given}; expected 1 or more, or None")
     return Rollover(given) if given else None
