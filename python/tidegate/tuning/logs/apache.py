@@ -5,37 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tidegate.tuning.logs.layout import Layout, Meaning, pattern
+from tidegate.tuning.logs.layout import Layout, meanings, pattern
 
 __all__ = ["COMMON", "VHOST_COMBINED", "layout"]
 
 COMMON = '%h %l %u %t "%r" %>s %b'
 VHOST_COMBINED = '%v:%p %h %l %u %t "%r" %>s %O "%{Referer}i" "%{User-Agent}i"'
 
-_KNOWN: dict[str, Meaning] = {
-    "%h": ("word", "ip"),
-    "%a": ("word", "ip"),
-    "%{c}a": ("word", "ip"),
-    "%u": ("word", "user"),
-    "%t": ("time", "time"),
-    "%r": ("request", "request"),
-    "%m": ("key", "method"),
-    "%U": ("path", "path"),
-    "%s": ("status", "status"),
-    "%b": ("bytes", "bytes"),
-    "%B": ("bytes", "bytes"),
-    "%O": ("bytes", "bytes"),
-    "%D": ("microseconds", "duration"),
-    "%T": ("seconds", "duration"),
-    "%{s}T": ("seconds", "duration"),
-    "%{ms}T": ("milliseconds", "duration"),
-    "%{us}T": ("microseconds", "duration"),
-    "%v": ("key", "host"),
-    "%V": ("key", "host"),
-    "%{host}i": ("key", "host"),
-    "%{user-agent}i": ("key", "user_agent"),
-    "%{x-forwarded-for}i": ("key", "forwarded_for"),
-}
+_KNOWN = meanings(
+    {
+        "time": ("%t",),
+        "request": ("%r",),
+        "method": ("%m",),
+        "path": ("%U",),
+        "status": ("%s",),
+        "bytes": ("%b", "%B", "%O"),
+        "duration": ("%T", "%{s}T"),
+        "host": ("%v", "%V", "%{host}i"),
+        "user_agent": ("%{user-agent}i",),
+        "forwarded_for": ("%{x-forwarded-for}i",),
+    },
+    {
+        **dict.fromkeys(("%h", "%a", "%{c}a"), ("word", "ip")),
+        "%u": ("word", "user"),
+        "%{ms}T": ("milliseconds", "duration"),
+        **dict.fromkeys(("%D", "%{us}T"), ("microseconds", "duration")),
+    },
+)
 _DIRECTIVE = re.compile(r"\s*LogFormat\s+\"(.*)\"(?:\s+\w+)?\s*", re.DOTALL)
 _VARIABLE = re.compile(r"%%|%[<>!\d,]*(?:\{([^}]*)\})?(\^?[A-Za-z]{2}(?<=\^..)|[A-Za-z])")
 

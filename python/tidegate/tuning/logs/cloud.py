@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidegate.limiter.errors import ConfigurationError
-from tidegate.tuning.logs.layout import Layout, Meaning, kind_of, pattern
+from tidegate.tuning.logs.layout import Layout, kind_of, meanings, pattern
 
 __all__ = ["alb", "w3c"]
 
@@ -15,30 +15,35 @@ _ALB = (
     '"request" "user_agent" ssl_cipher ssl_protocol target_group_arn "trace_id" "domain_name" '
     '"chosen_cert_arn" matched_rule_priority request_creation_time'
 )
-_ALB_KNOWN: dict[str, Meaning] = {
-    "time": ("end_time", "duration"),
-    "request_creation_time": ("time", "time"),
-    "client:port": ("address", "ip"),
-    "elb_status_code": ("status", "status"),
-    "sent_bytes": ("bytes", "bytes"),
-    "request": ("request", "url"),
-    "user_agent": ("key", "user_agent"),
-}
+_ALB_KNOWN = meanings(
+    {
+        "time": ("request_creation_time",),
+        "ip": ("client:port",),
+        "status": ("elb_status_code",),
+        "bytes": ("sent_bytes",),
+        "user_agent": ("user_agent",),
+    },
+    {"time": ("end_time", "duration"), "request": ("request", "url")},
+)
 
 IIS = "Internet Information S"  # ervices, or Server: in #Software:
 _IIS_FIELDS = {"sc-substatus", "sc-win32-status"}
-_W3C_KNOWN: dict[str, Meaning] = {
-    "date": ("date", "date"),
-    "time": ("clock", "clock"),
-    "c-ip": ("key", "ip"),
-    "cs-username": ("encoded_key", "user"),
-    "cs-method": ("key", "method"),
-    "cs-uri-stem": ("path", "path"),
-    "sc-status": ("status", "status"),
-    "sc-bytes": ("bytes", "bytes"),
-    "cs(User-Agent)": ("encoded_key", "user_agent"),
-    "time-taken": ("time_taken", "duration"),  # the reader finds the unit, for each file
-}
+_W3C_KNOWN = meanings(
+    {
+        "method": ("cs-method",),
+        "path": ("cs-uri-stem",),
+        "status": ("sc-status",),
+        "bytes": ("sc-bytes",),
+    },
+    {
+        "date": ("date", "date"),
+        "time": ("clock", "clock"),
+        "c-ip": ("key", "ip"),
+        "cs-username": ("encoded_key", "user"),
+        "cs(User-Agent)": ("encoded_key", "user_agent"),
+        "time-taken": ("time_taken", "duration"),  # the reader finds the unit, for each file
+    },
+)
 
 
 def alb(columns: Mapping[str, str]) -> Layout:

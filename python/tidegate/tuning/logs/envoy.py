@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tidegate.tuning.logs.layout import Layout, Meaning, pattern
+from tidegate.tuning.logs.layout import Layout, Meaning, meanings, pattern
 
 __all__ = ["DEFAULT", "layout"]
 
@@ -16,18 +16,21 @@ DEFAULT = (
     '"%REQ(X-REQUEST-ID)%" "%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%"'
 )
 
-_KNOWN: dict[str, Meaning] = {
-    "%REQ(:METHOD)%": ("key", "method"),
-    "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%": ("path", "path"),
-    "%REQ(:PATH)%": ("path", "path"),
-    "%RESPONSE_CODE%": ("status", "status"),
-    "%BYTES_SENT%": ("bytes", "bytes"),
-    "%DURATION%": ("milliseconds", "duration"),
-    "%REQ(USER-AGENT)%": ("key", "user_agent"),
-    "%REQ(:AUTHORITY)%": ("key", "host"),
-    "%DOWNSTREAM_REMOTE_ADDRESS%": ("address", "ip"),
-    "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%": ("key", "ip"),
-}
+_KNOWN = meanings(
+    {
+        "method": ("%REQ(:METHOD)%",),
+        "path": ("%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%", "%REQ(:PATH)%"),
+        "status": ("%RESPONSE_CODE%",),
+        "bytes": ("%BYTES_SENT%",),
+        "user_agent": ("%REQ(USER-AGENT)%",),
+        "host": ("%REQ(:AUTHORITY)%",),
+        "ip": ("%DOWNSTREAM_REMOTE_ADDRESS%",),
+    },
+    {
+        "%DURATION%": ("milliseconds", "duration"),
+        "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%": ("key", "ip"),
+    },
+)
 # The last address in the list is the one that Envoy itself added.
 _FORWARDED: Meaning = ("last_address", "ip")
 _VARIABLE = re.compile(r"%([A-Z][A-Z0-9_]+)(?:\(([^)]*)\))?(?::\d+)?%")

@@ -9,7 +9,7 @@ from typing import Union
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.logs import _logs
 
-__all__ = ["Field", "Layout", "Meaning", "kind_of", "pattern"]
+__all__ = ["Field", "Layout", "Meaning", "kind_of", "meanings", "pattern"]
 
 # The literal after the field (in a pattern) or its name; its kind; the name of its column.
 Field = tuple[str, str, str]
@@ -78,6 +78,18 @@ def kind_of(column: str, duration_unit: str = "s") -> str:
     if column == "duration":
         return DURATION_KINDS[duration_unit]
     return _KINDS.get(column, "key")
+
+
+def meanings(
+    columns: Mapping[str, Iterable[str]], others: Mapping[str, Meaning]
+) -> dict[str, Meaning]:
+    """The meanings of a format's variables.
+
+    `columns` says which variables fill a column, as fields of the usual kind; `others` has the
+    variables of another kind.
+    """
+    usual = {each: (kind_of(name), name) for name, found in columns.items() for each in found}
+    return {**usual, **others}
 
 
 # A piece of a pattern: a literal, or the name of a variable.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from tidegate.tuning.logs.layout import Layout, Meaning, pattern
+from tidegate.tuning.logs.layout import Layout, meanings, pattern
 
 __all__ = ["COMBINED", "layout"]
 
@@ -14,26 +14,21 @@ COMBINED = (
     '"$http_referer" "$http_user_agent"'
 )
 
-_KNOWN: dict[str, Meaning] = {
-    "$remote_addr": ("word", "ip"),
-    "$remote_user": ("word", "user"),
-    "$time_local": ("time", "time"),
-    "$time_iso8601": ("time", "time"),
-    "$msec": ("time", "time"),
-    "$request": ("request", "request"),
-    "$request_method": ("key", "method"),
-    "$request_uri": ("path", "path"),
-    "$uri": ("path", "path"),
-    "$status": ("status", "status"),
-    "$body_bytes_sent": ("bytes", "bytes"),
-    "$bytes_sent": ("bytes", "bytes"),
-    "$request_time": ("seconds", "duration"),
-    "$http_user_agent": ("key", "user_agent"),
-    "$host": ("key", "host"),
-    "$http_host": ("key", "host"),
-    "$server_name": ("key", "host"),
-    "$http_x_forwarded_for": ("key", "forwarded_for"),
-}
+_KNOWN = meanings(
+    {
+        "time": ("$time_local", "$time_iso8601", "$msec"),
+        "request": ("$request",),
+        "method": ("$request_method",),
+        "path": ("$request_uri", "$uri"),
+        "status": ("$status",),
+        "bytes": ("$body_bytes_sent", "$bytes_sent"),
+        "duration": ("$request_time",),
+        "user_agent": ("$http_user_agent",),
+        "host": ("$host", "$http_host", "$server_name"),
+        "forwarded_for": ("$http_x_forwarded_for",),
+    },
+    {"$remote_addr": ("word", "ip"), "$remote_user": ("word", "user")},
+)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _DIRECTIVE = re.compile(r"\s*log_format\s+\S+\s+(?:escape=\w+\s+)?(.*?);?\s*", re.DOTALL)
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"", re.DOTALL)
