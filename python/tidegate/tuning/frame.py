@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     FrameColumn = Union[NDArray[Any], Keys]
 
-__all__ = ["Frame"]
+__all__ = ["Frame", "Framed"]
 
 _MOST_SHOWN = 10
 
@@ -94,6 +94,31 @@ class Frame:
 
     def _left_out(self) -> str:
         return f"... {len(self):,} rows" if len(self) > _MOST_SHOWN else ""
+
+
+class Framed:
+    """What has a row for each request. Base class; a subclass has frame()."""
+
+    __slots__ = ()
+
+    def frame(self) -> Frame:
+        raise NotImplementedError
+
+    def to_dict(self) -> dict[str, list[Any]]:
+        """Returns frame() as lists of plain values by column."""
+        return self.frame().to_dict()
+
+    def to_pandas(self) -> Any:
+        """Returns frame() as a DataFrame of pandas; texts and keys are categorical."""
+        return self.frame().to_pandas()
+
+    def to_arrow(self) -> Any:
+        """Returns frame() as a Table of Arrow; texts and keys are dictionary-encoded."""
+        return self.frame().to_arrow()
+
+    def to_polars(self) -> Any:
+        """Returns frame() as a DataFrame of polars."""
+        return self.frame().to_polars()
 
 
 def _plain(column: FrameColumn) -> list[Any]:

@@ -11,7 +11,7 @@ from tidegate import _core
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.tuning.clients import Clients, as_clients
 from tidegate.tuning.columns import shown
-from tidegate.tuning.frame import Frame
+from tidegate.tuning.frame import Frame, Framed
 from tidegate.tuning.keys import Keys
 from tidegate.tuning.log_arguments import takes_columns
 from tidegate.tuning.progress import Progress
@@ -143,7 +143,7 @@ def _new_answers(
     }
 
 
-class Replay:
+class Replay(Framed):
     """The result of a replay: columns of answers, in the given order of the requests.
 
     If clients react, `allowed`, `remaining`, `retry_after` and `rule` are those of the last
@@ -288,22 +288,6 @@ class Replay:
         if self.attempts is not None:
             columns |= {"attempts": self.attempts, "waited": self.waited}
         return Frame(columns)
-
-    def to_pandas(self) -> Any:
-        """Returns frame() as a DataFrame of pandas."""
-        return self.frame().to_pandas()
-
-    def to_polars(self) -> Any:
-        """Returns frame() as a DataFrame of polars."""
-        return self.frame().to_polars()
-
-    def to_arrow(self) -> Any:
-        """Returns frame() as a Table of Arrow."""
-        return self.frame().to_arrow()
-
-    def to_dict(self) -> dict[str, list[Any]]:
-        """Returns frame() as lists by column."""
-        return self.frame().to_dict()
 
     def __repr__(self) -> str:
         what = ", ".join(str(limit) for limit in self.limits) or "rules"

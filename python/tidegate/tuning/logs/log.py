@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Union
 import numpy as np
 
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
-from tidegate.tuning.frame import Frame
+from tidegate.tuning.frame import Frame, Framed
 from tidegate.tuning.keys import Keys
 
 __all__ = ["BadLine", "Log"]
@@ -30,7 +30,7 @@ class BadLine(NamedTuple):
     source: str
 
 
-class Log:
+class Log(Framed):
     """The requests of a log, in the order of their times.
 
     `log["ip"]` is a column: `Keys` for texts (ip, user, method, path, user_agent, host, and the
@@ -137,22 +137,6 @@ class Log:
     def frame(self) -> Frame:
         """Returns the columns as a Frame, with the times as datetime64[ns] in UTC."""
         return Frame({"time": self.times.view("datetime64[ns]"), **self._columns})
-
-    def to_dict(self) -> dict[str, list[Any]]:
-        """Returns lists of plain values by column."""
-        return self.frame().to_dict()
-
-    def to_pandas(self) -> Any:
-        """Returns a DataFrame of pandas; texts are categorical."""
-        return self.frame().to_pandas()
-
-    def to_arrow(self) -> Any:
-        """Returns a Table of Arrow; texts are dictionary-encoded."""
-        return self.frame().to_arrow()
-
-    def to_polars(self) -> Any:
-        """Returns a DataFrame of polars."""
-        return self.frame().to_polars()
 
     def __repr__(self) -> str:
         if not len(self):
