@@ -348,10 +348,7 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         self, *, rules: Iterable[str] | None = None, **attributes: Attribute
     ) -> None:
         """Like reset(), without blocking the event loop."""
-        if rules is not None or not self._storage.blocks:
-            return await self._call_async(partial(self.reset, rules=rules, **attributes))
-        await self._await(_core.RESET, 1, self._with_tier(attributes))
-        return None
+        await self._reset_async(self.reset, _core.RESET, rules, attributes)
 
     def forget(self, *, rules: Iterable[str] | None = None, **attributes: Attribute) -> None:
         """Makes the keys that reset() is about new keys. Unlike reset(), deletes top-ups too."""
@@ -361,10 +358,20 @@ class RuleLimiter(_core.RuleLimiter, Reserves, BaseLimiter):
         self, *, rules: Iterable[str] | None = None, **attributes: Attribute
     ) -> None:
         """Like forget(), without blocking the event loop."""
+        await self._reset_async(self.forget, _core.FORGET, rules, attributes)
+
+    async def _reset_async(
+        self,
+        blocking: Callable[..., None],
+        op: int,
+        rules: Iterable[str] | None,
+        attributes: dict[str, Attribute],
+    ) -> None:
+        """Calls `blocking`, or in its place `op` where the event loop can wait for the storage."""
         if rules is not None or not self._storage.blocks:
-            return await self._call_async(partial(self.forget, rules=rules, **attributes))
-        await self._await(_core.FORGET, 1, self._with_tier(attributes))
-        return None
+            await self._call_async(partial(blocking, rules=rules, **attributes))
+        else:
+            await self._await(op, 1, self._with_tier(attributes))
 
     def _named(self, rules: Iterable[str] | None) -> list[str] | None:
         """Returns the ids, all of which rules have. Raises ConfigurationError for others."""
