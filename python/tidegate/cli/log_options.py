@@ -8,6 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from tidegate.cli.extras import naming_missing_package
 from tidegate.cli.tables import plain, print_anything
 from tidegate.limiter.errors import ConfigurationError
 
@@ -18,16 +19,25 @@ if TYPE_CHECKING:
     from tidegate.tuning.logs.log import Log
     from tidegate.tuning.progress import Progress
 
-__all__ = ["DEFAULT_ALGORITHM", "add_log_options", "keys_of", "read", "tuning_library"]
+__all__ = ["DEFAULT_ALGORITHM", "add_log_command", "keys_of", "read", "tuning_library"]
 
 DEFAULT_ALGORITHM = "token-bucket"
 _WORTH_A_BAR = 50_000_000  # bytes, about a third of a second
 
 
-def add_log_options(parser: argparse.ArgumentParser) -> None:
-    """Adds what both commands take that read a log."""
+def add_log_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    *,
+    help: str,
+    epilog: str,
+) -> argparse.ArgumentParser:
+    """Adds a command that reads a log, with the options that all of these take."""
     import argparse
 
+    parser = commands.add_parser(
+        name, help=help, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "logs",
         metavar="LOG",
@@ -55,14 +65,13 @@ def add_log_options(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="a bar (default: where the log is long, tqdm is installed and it is a terminal)",
     )
+    return parser
 
 
 def tuning_library() -> Any:
     """The package tidegate.tuning. Raises ConfigurationError where what it needs is missing."""
-    try:
+    with naming_missing_package():
         from tidegate import tuning
-    except ImportError as error:
-        raise ConfigurationError(str(error)) from None
     return tuning
 
 

@@ -32,15 +32,12 @@ exit codes:
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the subcommand ``recommend`` to those of the command line."""
-    import argparse
-
-    recommend = commands.add_parser(
+    recommend = log_options.add_log_command(
+        commands,
         "recommend",
         help="find the least limit that refuses few of a log",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    log_options.add_log_options(recommend)
     promise = recommend.add_mutually_exclusive_group()
     promise.add_argument(
         "--refuse-clients",

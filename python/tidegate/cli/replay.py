@@ -30,15 +30,9 @@ examples:
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the subcommand ``replay`` to those of the command line."""
-    import argparse
-
-    replay = commands.add_parser(
-        "replay",
-        help="say whom a limit would have refused of a log",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    replay = log_options.add_log_command(
+        commands, "replay", help="say whom a limit would have refused of a log", epilog=_EXAMPLES
     )
-    log_options.add_log_options(replay)
     replay.add_argument(
         "--limit",
         dest="limits",

@@ -11,7 +11,7 @@ from tidegate.limiter.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 __all__ = ["register"]
 
@@ -54,18 +54,6 @@ def _existing(name: str) -> ShmStore:
     return ShmStore(name)
 
 
-def _reported(action: Callable[[], None]) -> int:
-    """Runs `action`, and reports a refused store by a message instead of a traceback."""
-    try:
-        action()
-    except StorageError as exc:
-        import sys
-
-        print(f"tidegate: {exc}", file=sys.stderr)
-        return 1
-    return 0
-
-
 def _list(arguments: argparse.Namespace) -> int:
     rows = [("NAME", "CAPACITY", "KEYS", "SIZE")]
     for name, path in _names():
@@ -84,28 +72,24 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    def action() -> None:
-        store = _existing(arguments.name)
-        cells, evictions, evicted_live = store.counters()
-        live, idle, claimed, _ = store.census()
-        for what, value in (
-            ("path", store.path),
-            ("capacity", f"{store.capacity:,} keys"),
-            ("size", _megabytes(store.bytes)),
-            ("cells in use", f"{cells:,}"),
-            ("  live", f"{live:,}"),
-            ("  idle", f"{idle:,}"),
-            ("  being entered", f"{claimed:,}"),
-            ("idle keys reclaimed", f"{evictions:,}"),
-            ("live keys evicted", f"{evicted_live:,}"),
-        ):
-            print(f"{what:<20} {value}")
-        if evicted_live:
-            print(
-                "\nThe capacity was too small for the traffic: the limits of those keys restarted."
-            )
-
-    return _reported(action)
+    store = _existing(arguments.name)
+    cells, evictions, evicted_live = store.counters()
+    live, idle, claimed, _ = store.census()
+    for what, value in (
+        ("path", store.path),
+        ("capacity", f"{store.capacity:,} keys"),
+        ("size", _megabytes(store.bytes)),
+        ("cells in use", f"{cells:,}"),
+        ("  live", f"{live:,}"),
+        ("  idle", f"{idle:,}"),
+        ("  being entered", f"{claimed:,}"),
+        ("idle keys reclaimed", f"{evictions:,}"),
+        ("live keys evicted", f"{evicted_live:,}"),
+    ):
+        print(f"{what:<20} {value}")
+    if evicted_live:
+        print("\nThe capacity was too small for the traffic: the limits of those keys restarted.")
+    return 0
 
 
 def _top(arguments: argparse.Namespace) -> int:
@@ -114,32 +98,26 @@ def _top(arguments: argparse.Namespace) -> int:
             f"--keys {arguments.keys} --interval {arguments.interval}; expected 1 key "
             "and more, 0 seconds and more"
         )
-
-    def action() -> None:
-        store = _existing(arguments.name)
-        round_number = 0
-        while True:
-            live, idle, _, busiest = store.census(arguments.keys)
-            print(f"{live:,} live, {idle:,} idle of {store.capacity:,} keys")
-            print(f"{'FINGERPRINT':<28}     FULL AGAIN IN")
-            for high, low, new_in_ns in busiest:
-                print(f"{high >> 16:012x}{low:016x} {new_in_ns / 1e9:>16.3f} s")
-            round_number += 1
-            if round_number == arguments.rounds:
-                return
-            time.sleep(arguments.interval)
-            print()
-
-    return _reported(action)
+    store = _existing(arguments.name)
+    round_number = 0
+    while True:
+        live, idle, _, busiest = store.census(arguments.keys)
+        print(f"{live:,} live, {idle:,} idle of {store.capacity:,} keys")
+        print(f"{'FINGERPRINT':<28}     FULL AGAIN IN")
+        for high, low, new_in_ns in busiest:
+            print(f"{high >> 16:012x}{low:016x} {new_in_ns / 1e9:>16.3f} s")
+        round_number += 1
+        if round_number == arguments.rounds:
+            return 0
+        time.sleep(arguments.interval)
+        print()
 
 
 def _remove(arguments: argparse.Namespace) -> int:
-    def action() -> None:
-        path = ShmStore.path_of(arguments.name)
-        ShmStore.remove(arguments.name)
-        print(f"{path} is removed")
-
-    return _reported(action)
+    path = ShmStore.path_of(arguments.name)
+    ShmStore.remove(arguments.name)
+    print(f"{path} is removed")
+    return 0
 
 
 def _megabytes(count: int) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from tidegate.cli.extras import naming_missing_package
 from tidegate.cli.tables import plain
-from tidegate.limiter.errors import ConfigurationError, StorageError
+from tidegate.limiter.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import argparse
@@ -32,23 +33,15 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def _top(arguments: argparse.Namespace) -> int:
-    try:
+    with naming_missing_package():
         from tidegate.rules.sql.violation_table import top_violations
-    except ImportError as error:
-        raise ConfigurationError(str(error)) from None
-    try:
-        rises = top_violations(
-            arguments.database,
-            period=_seconds(arguments.period),
-            past=arguments.past,
-            by=arguments.by,
-            most=arguments.most,
-        )
-    except StorageError as error:
-        import sys
-
-        print(f"tidegate: {error}", file=sys.stderr)
-        return 1
+    rises = top_violations(
+        arguments.database,
+        period=_seconds(arguments.period),
+        past=arguments.past,
+        by=arguments.by,
+        most=arguments.most,
+    )
     if not rises:
         print(f"nobody was refused in the last {arguments.period}")
         return 0

@@ -36,7 +36,9 @@ def register(commands: Actions[argparse.ArgumentParser]) -> None:
     """Adds the subcommand ``rules`` to those of the command line."""
     rules = commands.add_parser("rules", help="check, explain, compare and test a file of rules")
     actions = rules.add_subparsers(metavar="ACTION", required=True)
-    _add_check(actions)
+    wrong = "say what is wrong with a file of rules, and where"
+    check = _add_reader(actions, "check", _check, help=wrong, epilog=_CHECK_CODES)
+    check.add_argument("--strict", action="store_true", help="let warnings fail too")
     _add_explain(actions)
 
     diff = actions.add_parser("diff", help="what changes from one file of rules to another")
@@ -47,20 +49,17 @@ def register(commands: Actions[argparse.ArgumentParser]) -> None:
     schema = actions.add_parser("schema", help="print the JSON Schema of the files, for editors")
     schema.set_defaults(run=_schema)
 
-    test = actions.add_parser(
-        "test",
-        help="whether requests are decided as a file of cases expects",
-        epilog=_TEST_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    test.add_argument("file", metavar="FILE", help=_FILE)
+    expected = "whether requests are decided as a file of cases expects"
+    test = _add_reader(actions, "test", _test, help=expected, epilog=_TEST_CODES)
     test.add_argument("cases", metavar="CASES", help="requests in order, and what is expected")
-    test.set_defaults(run=_reading_files(_test))
 
-    imported = actions.add_parser(
-        "import", help="make rules of the descriptors of Envoy's rate limit service"
+    imported = _add_reader(
+        actions,
+        "import",
+        _import,
+        help="make rules of the descriptors of Envoy's rate limit service",
+        file="its YAML, with a domain and descriptors",
     )
-    imported.add_argument("file", metavar="FILE", help="its YAML, with a domain and descriptors")
     imported.add_argument("-o", "--output", metavar="OUT", help="write them here, not to stdout")
     imported.add_argument(
         "--map",
@@ -69,28 +68,31 @@ def register(commands: Actions[argparse.ArgumentParser]) -> None:
         default=[],
         help="what a descriptor key is called as an attribute, such as path=endpoint",
     )
-    imported.set_defaults(run=_reading_files(_import))
 
     migrate.register(actions)
 
 
-def _add_check(actions: Actions[argparse.ArgumentParser]) -> None:
-    check = actions.add_parser(
-        "check",
-        help="say what is wrong with a file of rules, and where",
-        epilog=_CHECK_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _add_reader(
+    actions: Actions[argparse.ArgumentParser],
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    help: str,
+    epilog: str | None = None,
+    file: str = _FILE,
+) -> argparse.ArgumentParser:
+    """Adds an action that reads one file."""
+    reader = actions.add_parser(
+        name, help=help, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    check.add_argument("file", metavar="FILE", help=_FILE)
-    check.add_argument("--strict", action="store_true", help="let warnings fail too")
-    check.set_defaults(run=_reading_files(_check))
+    reader.add_argument("file", metavar="FILE", help=file)
+    reader.set_defaults(run=_reading_files(run))
+    return reader
 
 
 def _add_explain(actions: Actions[argparse.ArgumentParser]) -> None:
-    explain = actions.add_parser(
-        "explain", help="say which rules apply to a request, why, and what is left to it"
-    )
-    explain.add_argument("file", metavar="FILE", help=_FILE)
+    applies = "say which rules apply to a request, why, and what is left to it"
+    explain = _add_reader(actions, "explain", _explain, help=applies)
     for name in ("user", "endpoint", "method", "tier", "ip"):
         explain.add_argument(f"--{name}", metavar="VALUE", help=f"the attribute {name}")
     explain.add_argument(
@@ -105,7 +107,6 @@ def _add_explain(actions: Actions[argparse.ArgumentParser]) -> None:
         "--storage", metavar="URI", help="where the service counts, such as redis://HOST"
     )
     explain.add_argument("--prefix", default="tg", help="that of the limiter (default: tg)")
-    explain.set_defaults(run=_reading_files(_explain))
 
 
 def pairs_of(texts: list[str], option: str) -> dict[str, str]:

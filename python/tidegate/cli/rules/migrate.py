@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-from tidegate.limiter.errors import ConfigurationError, StorageError
+from tidegate.cli.extras import naming_missing_package
 
 if TYPE_CHECKING:
     import argparse
@@ -25,14 +24,8 @@ def register(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
 
 def _migrate(arguments: argparse.Namespace) -> int:
-    try:
+    with naming_missing_package():
         from tidegate.rules.sql.upgrade import upgrade
-    except ImportError as error:
-        raise ConfigurationError(str(error)) from None
-    try:
-        upgrade(arguments.database)
-    except StorageError as error:
-        print(f"tidegate: {error}", file=sys.stderr)
-        return 1
+    upgrade(arguments.database)
     print("the tables are up to date")
     return 0
