@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -38,6 +39,18 @@ def database(request: pytest.FixtureRequest) -> RuleDatabase:
 def history_of(database: RuleDatabase, clock: Clock, **options: Any) -> UsageHistory:
     options = {"most_rows": 1000, "keep": None, "timeout": 60.0, **options}
     return UsageHistory(database.url, interval=NEVER, clock=clock, **options)
+
+
+def filled(database: RuleDatabase, hours: Sequence[dict[str, int]]) -> Clock:
+    """A history in which these users, each at this cost, called /a; the time after its hours."""
+    clock = Clock()
+    with history_of(database, clock, most_rows=None) as history:
+        for costs in hours:
+            for user, cost in costs.items():
+                history.add(user, "/a", allowed=1, cost=cost)
+            assert history.flush()
+            clock.now += HOUR
+    return clock
 
 
 def rows_of(database: RuleDatabase, hour: int) -> dict[tuple[str, str], int]:
@@ -220,15 +233,8 @@ def test_invented_endpoints_of_a_known_user_are_bounded(sqlite: RuleDatabase) ->
 def test_a_full_history_joins_users_of_one_hour_before_it_forgets_hours(
     database: RuleDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = Clock()
-    with history_of(database, clock, most_rows=None) as history:
-        for hour in range(30):
-            clock.now = BEGIN + hour * HOUR
-            history.add("known", "/a", allowed=1)
-            for i in range(31):
-                history.add(f"of hour {hour} {i}", "/a", allowed=1, cost=2**62)
-            assert history.flush()
-    clock.now = BEGIN + 30 * HOUR
+    strangers = [[f"of hour {hour} {i}" for i in range(31)] for hour in range(30)]
+    clock = filled(database, [{"known": 0, **dict.fromkeys(each, 2**62)} for each in strangers])
     with history_of(database, clock) as history:
         history.add("known", "/a", allowed=1)
         assert history.flush()
@@ -242,14 +248,7 @@ def test_a_full_history_joins_users_of_one_hour_before_it_forgets_hours(
 def test_the_oldest_hours_are_deleted_where_nothing_can_be_joined(
     sqlite: RuleDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = Clock()
-    with history_of(sqlite, clock, most_rows=None) as history:
-        for hour in range(50):
-            clock.now = BEGIN + hour * HOUR
-            for i in range(20):
-                history.add(f"known{i}", "/a", allowed=1)
-            assert history.flush()
-    clock.now = BEGIN + 50 * HOUR
+    clock = filled(sqlite, [{f"known{i}": 0 for i in range(20)}] * 50)
     with caplog.at_level(logging.WARNING), history_of(sqlite, clock) as history:
         history.add("known1", "/a", allowed=1)
         assert history.flush()

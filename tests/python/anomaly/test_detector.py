@@ -55,40 +55,41 @@ class Traffic:
         return next((each.action for each in found if each.caller == caller), Action.ALLOW)
 
 
-def test_a_flood_is_monitored_at_once_and_blocked_after_three_intervals() -> None:
-    traffic = Traffic()
+def after_an_hour(**options: Any) -> Traffic:
+    traffic = Traffic(**options)
     traffic.usual(60)
+    return traffic
+
+
+def test_a_flood_is_monitored_at_once_and_blocked_after_three_intervals() -> None:
+    traffic = after_an_hour()
     actions = [traffic.action_of(400) for _ in range(4)]
     assert actions == [Action.MONITOR, Action.MONITOR, Action.BLOCK, Action.BLOCK]
 
 
 def test_a_rise_is_throttled_and_its_end_is_seen_at_once() -> None:
-    traffic = Traffic()
-    traffic.usual(60)
+    traffic = after_an_hour()
     actions = [traffic.action_of(70) for _ in range(3)]
     assert actions == [Action.MONITOR, Action.MONITOR, Action.THROTTLE]
     assert traffic.action_of(30) is Action.ALLOW
 
 
 def test_a_single_high_interval_is_only_monitored() -> None:
-    traffic = Traffic()
-    traffic.usual(60)
+    traffic = after_an_hour()
     for _ in range(5):
         assert traffic.action_of(400) is Action.MONITOR
         traffic.usual(5)
 
 
 def test_two_of_five_high_intervals_are_too_few() -> None:
-    traffic = Traffic()
-    traffic.usual(60)
+    traffic = after_an_hour()
     assert traffic.action_of(400) is Action.MONITOR
     traffic.usual(3)
     assert traffic.action_of(400) is Action.MONITOR
 
 
 def test_intervals_without_requests_count_among_the_last_five() -> None:
-    traffic = Traffic()
-    traffic.usual(60)
+    traffic = after_an_hour()
     for _ in range(3):
         assert traffic.action_of(400) is Action.MONITOR
         for _ in range(3):
@@ -104,8 +105,7 @@ def test_the_score_of_a_flood_is_not_bounded_by_the_size_of_the_sample() -> None
 
 
 def test_an_attack_does_not_become_usual() -> None:
-    traffic = Traffic()
-    traffic.usual(60)
+    traffic = after_an_hour()
     first = traffic.minute({"a": 400})[0]
     for _ in range(600):
         last = traffic.minute({"a": 400})[0]
@@ -114,8 +114,7 @@ def test_an_attack_does_not_become_usual() -> None:
 
 
 def test_a_client_that_has_grown_for_good_becomes_usual_after_a_day() -> None:
-    traffic = Traffic(half_life=HOUR)
-    traffic.usual(60)
+    traffic = after_an_hour(half_life=HOUR)
     day = 24 * 60
     assert all(traffic.action_of(90) is not Action.ALLOW for _ in range(day))
     for _ in range(6 * 60):
@@ -124,8 +123,7 @@ def test_a_client_that_has_grown_for_good_becomes_usual_after_a_day() -> None:
 
 
 def test_what_an_operator_accepts_passes_for_a_day_without_becoming_usual() -> None:
-    traffic = Traffic()
-    traffic.usual(60)
+    traffic = after_an_hour()
     for _ in range(5):
         traffic.action_of(400)
     assert traffic.detector.accept("a")
@@ -138,8 +136,7 @@ def test_what_an_operator_accepts_passes_for_a_day_without_becoming_usual() -> N
 
 
 def test_what_an_operator_accepts_is_usual_once_it_has_lasted_a_day() -> None:
-    traffic = Traffic()
-    traffic.usual(60)
+    traffic = after_an_hour()
     for _ in range(5):
         traffic.action_of(400)
     traffic.detector.accept("a")
@@ -290,8 +287,7 @@ def test_callers_seen_longest_ago_are_forgotten_first() -> None:
 
 
 def test_an_anomalous_caller_is_not_forgotten_for_new_ones() -> None:
-    traffic = Traffic(capacity=40)
-    traffic.usual(60)
+    traffic = after_an_hour(capacity=40)
     for i in range(4):
         traffic.minute({"a": 400, **{f"new {i} {j}": 1 for j in range(30)}})
         traffic.minute({f"newer {i} {j}": 1 for j in range(30)})
@@ -358,8 +354,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], said: str) -> None:
 
 def test_what_was_learned_survives_a_restart_in_a_flood() -> None:
     """Without it, the flood would become the past of its caller."""
-    traffic = Traffic()
-    traffic.usual(60)
+    traffic = after_an_hour()
     assert [traffic.action_of(400) for _ in range(3)][-1] is Action.BLOCK
     restarted = Traffic()
     restarted.detector.restore(traffic.detector.state())

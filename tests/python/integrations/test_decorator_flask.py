@@ -18,6 +18,10 @@ def app():
     return flask.Flask(__name__)
 
 
+def view():
+    return {}
+
+
 def statuses(app, *paths, **options):
     client = app.test_client()
     return [client.get(path, **options).status_code for path in paths]
@@ -125,16 +129,18 @@ def test_functions_choose_key_cost_and_exemption(app, clock):
     assert statuses(app, "/root", "/root", "/root") == [200, 200, 200]
 
 
-def test_clients_are_distinguished_by_address(app, clock):
-    @app.get("/")
-    @rate_limit("1/minute", clock=clock)
-    def route():
-        return {}
+@pytest.fixture
+def limited(app, clock):
+    """An application whose route / has a limit of one a minute."""
+    app.get("/")(rate_limit("1/minute", clock=clock)(view))
+    return app
 
+
+def test_clients_are_distinguished_by_address(limited):
     forged = {"X-Forwarded-For": "198.51.100.7"}
-    assert statuses(app, "/") == [200]
-    assert statuses(app, "/", headers=forged) == [429]
-    assert statuses(app, "/", environ_base={"REMOTE_ADDR": "198.51.100.7"}) == [200]
+    assert statuses(limited, "/") == [200]
+    assert statuses(limited, "/", headers=forged) == [429]
+    assert statuses(limited, "/", environ_base={"REMOTE_ADDR": "198.51.100.7"}) == [200]
 
 
 def test_a_key_function_that_raises_is_logged(app, clock, caplog):
@@ -172,10 +178,6 @@ def test_an_answer_without_a_status_is_a_429(app, clock, answer):
     assert statuses(app, "/a", "/a", "/b", "/b") == [200, 429] * 2
 
 
-def view():
-    return {}
-
-
 def test_async_routes_are_limited(app, clock):
     pytest.importorskip("asgiref")
 
@@ -190,15 +192,10 @@ def test_async_routes_are_limited(app, clock):
     assert statuses(app, "/a", "/a", "/b") == [200, 429, 200]
 
 
-def test_options_are_answered_by_flask_and_not_charged(app, clock):
-    @app.get("/")
-    @rate_limit("1/minute", clock=clock)
-    def route():
-        return {}
-
-    client = app.test_client()
+def test_options_are_answered_by_flask_and_not_charged(limited):
+    client = limited.test_client()
     assert [client.options("/").status_code for _ in range(3)] == [200, 200, 200]
-    assert statuses(app, "/", "/") == [200, 429]
+    assert statuses(limited, "/", "/") == [200, 429]
 
 
 def test_requests_may_have_other_attributes(clock):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import tidegate as tg
@@ -16,12 +17,12 @@ NOW = 1_700_000_000 * 10**9
 ALGORITHMS = ("token-bucket", "leaky-bucket", "fixed-window", "sliding-window", "sliding-log")
 
 
-def plan(storage: str, *limits: tg.Limit) -> tg.Plan:
-    """One limiter for each limit."""
-    clock = tg.ManualClock(NOW)
-    first = tg.Limiter(limits[0], storage=storage, clock=clock, prefix="p0")
+def plan(storage: str, *limits: tg.Limit | str, **options: Any) -> tg.Plan:
+    """One limiter for each limit, with the same options."""
+    options["clock"] = tg.ManualClock(NOW)
+    first = tg.Limiter(limits[0], storage=storage, prefix="p0", **options)
     others = [
-        tg.Limiter(limit, storage=first.storage, clock=clock, prefix=f"p{number}")
+        tg.Limiter(limit, storage=first.storage, prefix=f"p{number}", **options)
         for number, limit in enumerate(limits[1:], 1)
     ]
     return tg.Plan([first, *others])
@@ -35,9 +36,7 @@ def summary(decision: tg.Decision) -> list[tuple[bool, int]]:
 def test_each_limit_of_an_allowed_plan_is_charged_in_its_outcome(
     storage: str, algorithm: str
 ) -> None:
-    both = plan(
-        storage, tg.Limit("10/hour", algorithm=algorithm), tg.Limit("3/hour", algorithm=algorithm)
-    )
+    both = plan(storage, "10/hour", "3/hour", algorithm=algorithm)
     decision = both.hit(["a", "b"], [2, 1], outcomes=True)
     assert decision.allowed
     assert summary(decision) == [(True, 8), (True, 2)]
@@ -49,9 +48,7 @@ def test_each_limit_of_an_allowed_plan_is_charged_in_its_outcome(
 def test_a_limit_that_would_have_passed_a_refused_plan_is_not_charged(
     storage: str, algorithm: str
 ) -> None:
-    both = plan(
-        storage, tg.Limit("10/hour", algorithm=algorithm), tg.Limit("1/hour", algorithm=algorithm)
-    )
+    both = plan(storage, "10/hour", "1/hour", algorithm=algorithm)
     both.hit(["a", "b"])
     refused = both.hit(["a", "b"], outcomes=True)
     assert not refused.allowed
@@ -62,13 +59,13 @@ def test_a_limit_that_would_have_passed_a_refused_plan_is_not_charged(
 
 
 def test_outcomes_are_empty_unless_they_are_asked_for(storage: str) -> None:
-    both = plan(storage, tg.Limit("10/hour"), tg.Limit("1/hour"))
+    both = plan(storage, "10/hour", "1/hour")
     assert both.hit(["a", "b"]).outcomes == ()
     assert both.limiters[0].hit("a").outcomes == ()
 
 
 def test_the_outcomes_of_an_awaited_plan_are_those_of_a_plan(storage: str) -> None:
-    both = plan(storage, tg.Limit("10/hour"), tg.Limit("1/hour"))
+    both = plan(storage, "10/hour", "1/hour")
     decision = asyncio.run(both.hit_async(["a", "b"], outcomes=True))
     assert summary(decision) == [(True, 9), (True, 0)]
 
@@ -90,7 +87,7 @@ def test_a_limit_that_one_key_meets_twice_has_two_outcomes(storage: str) -> None
 
 
 def test_outcomes_outlive_the_plan(storage: str) -> None:
-    decision = plan(storage, tg.Limit("10/hour"), tg.Limit("3/hour")).hit(["a", "b"], outcomes=True)
+    decision = plan(storage, "10/hour", "3/hour").hit(["a", "b"], outcomes=True)
     assert [each.rule for each in decision.outcomes] == ["10/hour", "3/hour"]
     assert pickle.loads(pickle.dumps(decision)).outcomes == ()
 
@@ -139,7 +136,7 @@ def test_a_limiter_whose_only_limit_is_in_shadow_allows_all(storage: str, algori
 
 
 def test_a_plan_that_is_refused_charges_no_limit_in_shadow(storage: str) -> None:
-    both = plan(storage, tg.Limit("1/hour"), tg.Limit("5/hour", shadow=True))
+    both = plan(storage, "1/hour", tg.Limit("5/hour", shadow=True))
     both.hit(["a", "b"])
     refused = both.hit(["a", "b"], outcomes=True)
     assert summary(refused) == [(False, 0), (True, 4)]
@@ -147,7 +144,7 @@ def test_a_plan_that_is_refused_charges_no_limit_in_shadow(storage: str) -> None
 
 
 def test_the_binding_limit_is_never_one_in_shadow(storage: str) -> None:
-    both = plan(storage, tg.Limit("1/hour", shadow=True), tg.Limit("5/hour"))
+    both = plan(storage, tg.Limit("1/hour", shadow=True), "5/hour")
     for left in (4, 3, 2):
         decision = both.hit(["a", "b"], outcomes=True)
         assert (both.binding(decision), decision.remaining) == (1, left)

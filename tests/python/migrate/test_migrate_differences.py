@@ -47,6 +47,15 @@ def asked(app, *paths):
     return [client.get(path).status_code for path in paths]
 
 
+def assert_that_the_wrong_order_is_refused(app):
+    @app.get("/ours")
+    def ours():
+        return "hello"
+
+    with pytest.raises(tg.ConfigurationError, match="registered"):
+        rate_limit("1/day")(ours)
+
+
 def test_slowapi_does_not_limit_what_it_cannot_read():
     app, limiter = slow()
 
@@ -69,13 +78,7 @@ def test_slowapi_in_the_wrong_order_limits_nothing():
         return "hello"
 
     assert asked(app, "/theirs", "/theirs") == [200, 200]
-
-    @app.get("/ours")
-    async def ours():
-        return "hello"
-
-    with pytest.raises(tg.ConfigurationError, match="registered"):
-        rate_limit("1/day")(ours)
+    assert_that_the_wrong_order_is_refused(app)
 
 
 def test_slowapi_counts_each_path_for_itself():
@@ -178,14 +181,7 @@ def test_flask_limiter_does_not_limit_what_it_cannot_read_nor_what_is_in_the_wro
     app.get("/unread")(limiter.limit("1/fortnight")(unread.__wrapped__))
     assert asked(app, "/unread", "/unread", "/unread") == [200, 200, 200]
 
-    app = Flask("ours")
-
-    @app.get("/ours")
-    def ours():
-        return "hello"
-
-    with pytest.raises(tg.ConfigurationError, match="registered"):
-        rate_limit("1/day")(ours)
+    assert_that_the_wrong_order_is_refused(Flask("ours"))
 
 
 def test_flask_limiter_charges_what_another_limit_refuses():

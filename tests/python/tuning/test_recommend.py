@@ -28,26 +28,28 @@ def limit(like: Limit, count: int, burst: int | None = None) -> Limit:
     return Limit(count, PERIOD / SECOND, burst=burst, algorithm=like.algorithm)
 
 
-@settings(max_examples=200, deadline=None)
-@given(logs(), shares, algorithms)
-def test_a_promise_about_clients_is_kept_and_one_less_breaks_it(
-    log: Log, share: float, algorithm: str
-) -> None:
-    result = recommended(log, refuse_clients=share, algorithm=algorithm)
-    most = math.floor(share * len(set(log.keys)) + 1e-9)
-    assert len(touched(log, replayed(log, result.limit))) <= most
-    assert len(touched(log, replayed(log, limit(result.limit, result.count - 1)))) > most
+def most_of(log: Log, share: float, of: str) -> int:
+    """The most clients, or requests, that a promise lets a limit refuse."""
+    total = len(set(log.keys)) if of == "clients" else len(log.keys)
+    return math.floor(share * total + 1e-9)
 
 
+def refused_of(log: Log, limit: Limit, of: str) -> int:
+    """The clients, or requests, that a limit refuses."""
+    replay = replayed(log, limit)
+    return len(touched(log, replay)) if of == "clients" else replay.refused
+
+
+@pytest.mark.parametrize("of", ["clients", "requests"])
 @settings(max_examples=200, deadline=None)
 @given(logs(), shares, algorithms)
-def test_a_promise_about_requests_is_kept_and_one_less_breaks_it(
-    log: Log, share: float, algorithm: str
+def test_a_promise_is_kept_and_one_less_breaks_it(
+    of: str, log: Log, share: float, algorithm: str
 ) -> None:
-    result = recommended(log, refuse_requests=share, algorithm=algorithm)
-    most = math.floor(share * len(log.keys) + 1e-9)
-    assert replayed(log, result.limit).refused <= most
-    assert replayed(log, limit(result.limit, result.count - 1)).refused > most
+    result = recommended(log, **{f"refuse_{of}": share}, algorithm=algorithm)
+    most = most_of(log, share, of)
+    assert refused_of(log, result.limit, of) <= most
+    assert refused_of(log, limit(result.limit, result.count - 1), of) > most
 
 
 @settings(max_examples=150, deadline=None)
@@ -57,12 +59,10 @@ def test_each_pair_keeps_the_promise_and_a_burst_of_one_less_breaks_it(
 ) -> None:
     result = recommended(log, **{f"refuse_{of}": share}, algorithm=algorithm)
     assert result.pairs is not None
-    total = len(set(log.keys)) if of == "clients" else len(log.keys)
-    most = math.floor(share * total + 1e-9)
+    most = most_of(log, share, of)
 
     def refused(count: int, burst: int) -> int:
-        replay = replayed(log, limit(result.limit, count, burst))
-        return len(touched(log, replay)) if of == "clients" else replay.refused
+        return refused_of(log, limit(result.limit, count, burst), of)
 
     for count, burst in zip(np.asarray(result.pairs["count"]), np.asarray(result.pairs["burst"])):
         assert refused(int(count), int(burst)) <= most
