@@ -17,7 +17,10 @@ PACKAGE = ROOT / "python" / "tidegate"
 # By room, from the ground up: its modules (a folder stands for all that it holds and no other
 # room names), and the rooms below it that these may import. docs/design.md has the same table.
 ROOMS: dict[str, tuple[str, str]] = {
-    "core": ("_core, _stubs/, types, limiter.background, limiter.errors, limiter.usage_cost", ""),
+    "core": (
+        "_core, _stubs/, types, limiter.background, limiter.checks, limiter.errors, limiter.usage_cost",
+        "",
+    ),
     "storage": ("limiter.storage/", "core"),
     "load": ("limiter.load/, load", "core"),
     "quotas": ("limiter.quotas/, quotas", "core"),
