@@ -8,24 +8,17 @@ from typing import Any
 
 import pytest
 import tidegate as tg
+from envoy_examples import MESSAGING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tidegate.cli.main import main
 from tidegate.rules import RuleSet
 
-MESSAGES = """\
-domain: messaging
-descriptors:
-- key: message_type
-  value: marketing
-  descriptors:
+MESSAGES = f"""\
+{MESSAGING}
   - key: to_number
-    rate_limit: {unit: day, requests_per_unit: 5}
-- key: to_number
-  rate_limit: {unit: day, requests_per_unit: 100}
-- key: to_number
-  value: "911"
-  rate_limit: {unlimited: true}
+    value: "911"
+    rate_limit: {{unlimited: true}}
 """
 
 

@@ -47,21 +47,34 @@ def raises(error: BaseException) -> Any:
     return Depends(dependency)
 
 
-def test_a_route_class_that_answers_exceptions_itself_finds_the_fields_on_them() -> None:
-    class Answering(APIRoute):
-        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+def app_with_handlers(around: Callable[[Handler, Request], Coroutine[Any, Any, Response]]) -> Any:
+    """An application with a class of routes that passes FastAPI's handler to `around`."""
+
+    class OwnRoute(APIRoute):
+        def get_route_handler(self) -> Handler:
             handle = super().get_route_handler()
 
             async def answer(request: Request) -> Response:
-                try:
-                    return await handle(request)
-                except HTTPException as exc:
-                    return JSONResponse("mine", exc.status_code, exc.headers)
+                return await around(handle, request)
 
             return answer
 
     app = FastAPI()
-    app.router.route_class = Answering
+    app.router.route_class = OwnRoute
+    return app
+
+
+def test_a_route_class_that_answers_exceptions_itself_finds_the_fields_on_them() -> None:
+    async def answering(handle: Handler, request: Request) -> Response:
+        try:
+            return await handle(request)
+        except HTTPException as exc:
+            return JSONResponse("mine", exc.status_code, exc.headers)
+
+    app = app_with_handlers(answering)
 
     @app.get("/")
     @limited()
@@ -411,18 +424,11 @@ def test_what_answers_for_a_file_that_is_gone_has_the_fields(dependencies: list[
 
 
 def test_a_route_class_that_raises_after_the_handler_is_answered_with_the_fields() -> None:
-    class Raising(APIRoute):
-        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-            handle = super().get_route_handler()
+    async def raising(handle: Handler, request: Request) -> Response:
+        await handle(request)
+        raise HTTPException(409)
 
-            async def answer(request: Request) -> Response:
-                await handle(request)
-                raise HTTPException(409)
-
-            return answer
-
-    app = FastAPI()
-    app.router.route_class = Raising
+    app = app_with_handlers(raising)
 
     @app.get("/decorator")
     @limited()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -52,6 +54,15 @@ def limiter_of(document: Any = CEILING, **options: Any) -> Any:
     return tg.Limiter(rules=RuleSet(document), **options)
 
 
+@contextlib.contextmanager
+def limiter_under(load: float, document: Any = CEILING, **options: Any) -> Iterator[Any]:
+    """A limiter whose requests cost what they cost under a load."""
+    with shedding_of(Load(load)) as shedding:
+        limiter = limiter_of(document, load=shedding, **options)
+        shedding.refresh()
+        yield limiter
+
+
 def passed(limiter: Any, tries: int = 300, **ask: Any) -> int:
     return sum(1 for _ in range(tries) if limiter.check(**{"user": "1", **ask}))
 
@@ -79,9 +90,7 @@ def test_under_load_a_client_gets_the_factors_share_of_its_limit() -> None:
 
 
 def test_load_raises_costs_by_priority_and_not_those_of_critical_requests() -> None:
-    with shedding_of(Load(0.9)) as shedding:
-        limiter = limiter_of(load=shedding)
-        shedding.refresh()
+    with limiter_under(0.9) as limiter:
         assert passed(limiter, user="a", endpoint="/pay") == 100
         assert passed(limiter, user="b", endpoint="/") == 50
         assert passed(limiter, user="c", endpoint="/export") == 12  # 2 units each, times 4
@@ -93,9 +102,7 @@ def test_load_raises_costs_by_priority_and_not_those_of_critical_requests() -> N
 def test_a_request_never_costs_more_than_its_limit_holds() -> None:
     rules = {"rules": [{"id": "one", "by": "user", "limit": "1/minute"}]}
     clock = tg.ManualClock(0)
-    with shedding_of(Load(0.9)) as shedding:
-        limiter = limiter_of(rules, load=shedding, clock=clock)
-        shedding.refresh()
+    with limiter_under(0.9, rules, clock=clock) as limiter:
         assert limiter.check(user="1")
         refusal = limiter.check(user="1")
         assert refusal.retry_after == 60.0
@@ -104,9 +111,7 @@ def test_a_request_never_costs_more_than_its_limit_holds() -> None:
 
 
 def test_a_peek_assumes_the_highest_cost_and_a_refund_gives_back_the_plain_cost() -> None:
-    with shedding_of(Load(0.9)) as shedding:
-        limiter = limiter_of(load=shedding)
-        shedding.refresh()
+    with limiter_under(0.9) as limiter:
         hit = limiter.check(user="1", cost=10)
         assert hit.remaining == 80
         limiter.refund(user="1", cost=10, decision=hit)
@@ -117,18 +122,14 @@ def test_a_peek_assumes_the_highest_cost_and_a_refund_gives_back_the_plain_cost(
 
 def test_load_raises_the_cost_of_asynchronous_checks_too() -> None:
     async def ask() -> int:
-        with shedding_of(Load(0.9)) as shedding:
-            limiter = limiter_of(load=shedding)
-            shedding.refresh()
+        with limiter_under(0.9) as limiter:
             return sum([bool(await limiter.check_async(user="1")) for _ in range(100)])
 
     assert asyncio.run(ask()) == 50
 
 
 def test_the_factor_stays_in_force_when_the_rules_change() -> None:
-    with shedding_of(Load(0.9)) as shedding:
-        limiter = limiter_of(load=shedding)
-        shedding.refresh()
+    with limiter_under(0.9) as limiter:
         limiter.use(RuleSet({"rules": [{"id": "other", "by": "user", "limit": "10/hour"}]}))
         assert passed(limiter) == 5
 

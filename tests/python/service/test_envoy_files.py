@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import tidegate as tg
+from envoy_examples import MESSAGING
 from polling import eventually
 from tidegate import _core
 from tidegate.limiter.storage.uri import open_store
@@ -76,26 +77,6 @@ def in_force(tmp_path: Path, *texts: str, **options: Any) -> Service:
     service = Service(**options)
     service.native.use(compiled(tmp_path, *texts).tree)
     return service
-
-
-MESSAGING = """
-domain: messaging
-descriptors:
-  # Only allow 5 marketing messages a day
-  - key: message_type
-    value: marketing
-    descriptors:
-      - key: to_number
-        rate_limit:
-          unit: day
-          requests_per_unit: 5
-
-  # Only allow 100 messages a day to any unique phone number
-  - key: to_number
-    rate_limit:
-      unit: day
-      requests_per_unit: 100
-"""
 
 
 def test_the_messaging_example_of_envoy_limits_as_it_does(tmp_path: Path) -> None:

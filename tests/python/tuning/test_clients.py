@@ -73,48 +73,29 @@ def assert_agrees(
     assert result.refused_attempts == calls - sum(allowed for allowed, _, _ in outcomes)
 
 
-@settings(max_examples=200, deadline=None)
-@given(LIMITS, REQUESTS, st.integers(1, 6))
-def test_clients_that_obey_are_replayed_exactly(
-    limit: str, requests: list[tuple[int, str]], attempts: int
-) -> None:
-    assert_agrees(
-        limit, requests, Clients.obey(attempts=attempts), lambda decision, _: exact_ns(decision)
-    )
-
-
-@settings(max_examples=100, deadline=None)
-@given(LIMITS, REQUESTS)
-def test_clients_that_obey_the_header_are_replayed_exactly(
-    limit: str, requests: list[tuple[int, str]]
-) -> None:
-    assert_agrees(
-        limit,
-        requests,
-        Clients.obey(whole_seconds=True),
+# What clients do that try so often, and the wait after each refusal that this comes to.
+REACTIONS: dict[str, tuple[Callable[[int], Clients], Wait]] = {
+    "obey": (lambda most: Clients.obey(attempts=most), lambda decision, _: exact_ns(decision)),
+    "obey the header": (
+        lambda most: Clients.obey(whole_seconds=True, attempts=most),
         lambda decision, _: math.ceil(decision.retry_after) * SECOND,
-    )
-
-
-@settings(max_examples=200, deadline=None)
-@given(LIMITS, REQUESTS, st.integers(1, 6))
-def test_clients_that_back_off_are_replayed_exactly(
-    limit: str, requests: list[tuple[int, str]], attempts: int
-) -> None:
-    assert_agrees(
-        limit,
-        requests,
-        Clients.back_off(base=0.25, factor=3, most=1.5, jitter=0.0, attempts=attempts),
+    ),
+    "back off": (
+        lambda most: Clients.back_off(base=0.25, factor=3, most=1.5, jitter=0.0, attempts=most),
         lambda _, tries: min(SECOND // 4 * 3 ** (tries - 1), 3 * SECOND // 2),
-    )
+    ),
+    "hammer": (lambda most: Clients.hammer(pause=0.125, attempts=most), lambda *_: SECOND // 8),
+}
 
 
+@pytest.mark.parametrize("reaction", REACTIONS)
 @settings(max_examples=200, deadline=None)
-@given(LIMITS, REQUESTS)
-def test_clients_that_hammer_are_replayed_exactly(
-    limit: str, requests: list[tuple[int, str]]
+@given(LIMITS, REQUESTS, st.integers(1, 10))
+def test_clients_are_replayed_exactly(
+    reaction: str, limit: str, requests: list[tuple[int, str]], attempts: int
 ) -> None:
-    assert_agrees(limit, requests, Clients.hammer(pause=0.125, attempts=9), lambda *_: SECOND // 8)
+    clients_of, wait = REACTIONS[reaction]
+    assert_agrees(limit, requests, clients_of(attempts), wait)
 
 
 def test_clients_that_obey_pass_in_the_end_if_no_others_come() -> None:
