@@ -27,11 +27,15 @@ function(tidegate_fetched dir)
   endforeach()
 endfunction()
 
-# Says what is downloaded, and what to install if that fails: FetchContent's own error follows.
-function(tidegate_fetching library release packages)
+# Downloads and unpacks a release, and configures it unless ARGN says otherwise. Says what, and which
+# packages to install if that fails: FetchContent's own error follows. A macro, since it sets
+# NAME_SOURCE_DIR.
+macro(tidegate_fetch name library release packages url hash)
   message(STATUS "${library}: downloading and building ${release}. Where there is no network, "
     "install ${packages}, and configure again")
-endfunction()
+  FetchContent_Declare(${name} URL ${url} URL_HASH SHA256=${hash} ${ARGN})
+  FetchContent_MakeAvailable(${name})
+endmacro()
 
 # Makes the target tidegate_NAME of a library of the system, if it is installed with its header.
 function(tidegate_system_library name header)
@@ -54,14 +58,12 @@ if(NOT TIDEGATE_FETCH)
 endif()
 
 if(NOT absl_FOUND)
-  tidegate_fetching("Abseil" 20220623.1
-    "libabsl-dev of Debian and Ubuntu, abseil-cpp-devel of Fedora, abseil-cpp-dev of Alpine or abseil of Homebrew")
   set(ABSL_PROPAGATE_CXX_STD ON)
   set(ABSL_ENABLE_INSTALL ${TIDEGATE_INSTALL})
-  FetchContent_Declare(absl
-    URL https://github.com/abseil/abseil-cpp/archive/refs/tags/20220623.1.tar.gz
-    URL_HASH SHA256=91ac87d30cc6d79f9ab974c51874a704de9c2647c40f6932597329a282217ba8)
-  FetchContent_MakeAvailable(absl)
+  tidegate_fetch(absl "Abseil" 20220623.1
+    "libabsl-dev of Debian and Ubuntu, abseil-cpp-devel of Fedora, abseil-cpp-dev of Alpine or abseil of Homebrew"
+    https://github.com/abseil/abseil-cpp/archive/refs/tags/20220623.1.tar.gz
+    91ac87d30cc6d79f9ab974c51874a704de9c2647c40f6932597329a282217ba8)
   if(TIDEGATE_INSTALL)  # Abseil is installed whole
     tidegate_fetched(${absl_SOURCE_DIR})
   else()
@@ -70,13 +72,10 @@ if(NOT absl_FOUND)
 endif()
 
 if(NOT XXHASH_INCLUDE_DIR)
-  tidegate_fetching("xxHash" 0.8.1
-    "libxxhash-dev of Debian and Ubuntu, xxhash-devel of Fedora, xxhash-dev of Alpine or xxhash of Homebrew")
-  FetchContent_Declare(xxhash
-    URL https://github.com/Cyan4973/xxHash/archive/refs/tags/v0.8.1.tar.gz
-    URL_HASH SHA256=3bb6b7d6f30c591dd65aaaff1c8b7a5b94d81687998ca9400082c739a690436c
-    SOURCE_SUBDIR no-build-needed)
-  FetchContent_MakeAvailable(xxhash)
+  tidegate_fetch(xxhash "xxHash" 0.8.1
+    "libxxhash-dev of Debian and Ubuntu, xxhash-devel of Fedora, xxhash-dev of Alpine or xxhash of Homebrew"
+    https://github.com/Cyan4973/xxHash/archive/refs/tags/v0.8.1.tar.gz
+    3bb6b7d6f30c591dd65aaaff1c8b7a5b94d81687998ca9400082c739a690436c SOURCE_SUBDIR no-build-needed)
   set(XXHASH_INCLUDE_DIR ${xxhash_SOURCE_DIR})
 endif()
 
@@ -92,13 +91,10 @@ endif()
 # package of new releases expects the headers in other places than an installation.
 tidegate_system_library(hiredis hiredis/hiredis.h)
 if(NOT TARGET tidegate_hiredis)
-  tidegate_fetching("hiredis" 1.2.0
-    "libhiredis-dev of Debian and Ubuntu, hiredis-devel of Fedora, hiredis-dev of Alpine or hiredis of Homebrew")
-  FetchContent_Declare(hiredis
-    URL https://github.com/redis/hiredis/archive/refs/tags/v1.2.0.tar.gz
-    URL_HASH SHA256=82ad632d31ee05da13b537c124f819eb88e18851d9cb0c30ae0552084811588c
-    SOURCE_SUBDIR no-build-needed)
-  FetchContent_MakeAvailable(hiredis)
+  tidegate_fetch(hiredis "hiredis" 1.2.0
+    "libhiredis-dev of Debian and Ubuntu, hiredis-devel of Fedora, hiredis-dev of Alpine or hiredis of Homebrew"
+    https://github.com/redis/hiredis/archive/refs/tags/v1.2.0.tar.gz
+    82ad632d31ee05da13b537c124f819eb88e18851d9cb0c30ae0552084811588c SOURCE_SUBDIR no-build-needed)
   set(hiredis_sources "")
   foreach(source alloc hiredis net read sds)
     if(EXISTS ${hiredis_SOURCE_DIR}/${source}.c)  # 0.14 has no alloc.c
@@ -124,13 +120,10 @@ if(TIDEGATE_HAS_TUNING OR TIDEGATE_HAS_SERVER OR TIDEGATE_BUILD_TESTS)
   if(simdjson_FOUND AND simdjson_VERSION VERSION_GREATER_EQUAL 1.0)
     target_link_libraries(tidegate_simdjson INTERFACE simdjson::simdjson)
   else()
-    tidegate_fetching("simdjson" 3.0.1
-      "libsimdjson-dev of Debian and Ubuntu, simdjson-devel of Fedora, simdjson-dev of Alpine or simdjson of Homebrew")
-    FetchContent_Declare(simdjson
-      URL https://github.com/simdjson/simdjson/archive/refs/tags/v3.0.1.tar.gz
-      URL_HASH SHA256=156b1bc5eb0561b2bd166b46d191fd3d95a3e709cc63761477d3b7aec2b6e9ed
-      SOURCE_SUBDIR no-build-needed)
-    FetchContent_MakeAvailable(simdjson)
+    tidegate_fetch(simdjson "simdjson" 3.0.1
+      "libsimdjson-dev of Debian and Ubuntu, simdjson-devel of Fedora, simdjson-dev of Alpine or simdjson of Homebrew"
+      https://github.com/simdjson/simdjson/archive/refs/tags/v3.0.1.tar.gz
+      156b1bc5eb0561b2bd166b46d191fd3d95a3e709cc63761477d3b7aec2b6e9ed SOURCE_SUBDIR no-build-needed)
     # A single source file with the code for all processors.
     add_library(tidegate_simdjson_source STATIC ${simdjson_SOURCE_DIR}/singleheader/simdjson.cpp)
     set_target_properties(tidegate_simdjson_source PROPERTIES POSITION_INDEPENDENT_CODE ON)
@@ -150,13 +143,11 @@ if(TIDEGATE_BUILD_TESTS)
     find_package(GTest QUIET)
   endif()
   if(NOT GTest_FOUND)
-    tidegate_fetching("GoogleTest" 1.12.1
-      "libgtest-dev and libgmock-dev of Debian and Ubuntu")
     set(INSTALL_GTEST OFF)
-    FetchContent_Declare(googletest
-      URL https://github.com/google/googletest/archive/refs/tags/release-1.12.1.tar.gz
-      URL_HASH SHA256=81964fe578e9bd7c94dfdb09c8e4d6e6759e19967e397dbea48d1c10e45d0df2)
-    FetchContent_MakeAvailable(googletest)
+    tidegate_fetch(googletest "GoogleTest" 1.12.1
+      "libgtest-dev and libgmock-dev of Debian and Ubuntu"
+      https://github.com/google/googletest/archive/refs/tags/release-1.12.1.tar.gz
+      81964fe578e9bd7c94dfdb09c8e4d6e6759e19967e397dbea48d1c10e45d0df2)
     tidegate_fetched(${googletest_SOURCE_DIR} ONLY_WHEN_USED)
   endif()
 endif()
@@ -166,15 +157,13 @@ if(TIDEGATE_BUILD_BENCHMARKS)
     find_package(benchmark QUIET)
   endif()
   if(NOT benchmark_FOUND)
-    tidegate_fetching("Google Benchmark" 1.7.1
-      "libbenchmark-dev of Debian and Ubuntu")
     set(BENCHMARK_ENABLE_TESTING OFF)
     set(BENCHMARK_ENABLE_INSTALL OFF)
     set(BENCHMARK_ENABLE_WERROR OFF)
-    FetchContent_Declare(benchmark
-      URL https://github.com/google/benchmark/archive/refs/tags/v1.7.1.tar.gz
-      URL_HASH SHA256=6430e4092653380d9dc4ccb45a1e2dc9259d581f4866dc0759713126056bc1d7)
-    FetchContent_MakeAvailable(benchmark)
+    tidegate_fetch(benchmark "Google Benchmark" 1.7.1
+      "libbenchmark-dev of Debian and Ubuntu"
+      https://github.com/google/benchmark/archive/refs/tags/v1.7.1.tar.gz
+      6430e4092653380d9dc4ccb45a1e2dc9259d581f4866dc0759713126056bc1d7)
     tidegate_fetched(${benchmark_SOURCE_DIR} ONLY_WHEN_USED)
   endif()
 endif()

@@ -10,13 +10,10 @@ endif()
 # nghttp2 >= 1.50, for fields of headers that begin or end with spaces (RFC 9113).
 tidegate_system_library(nghttp2 nghttp2/nghttp2.h)
 if(NOT TARGET tidegate_nghttp2)
-  tidegate_fetching("nghttp2" 1.52.0
-    "libnghttp2-dev of Debian and Ubuntu, libnghttp2-devel of Fedora or nghttp2-dev of Alpine")
-  FetchContent_Declare(nghttp2
-    URL https://github.com/nghttp2/nghttp2/archive/refs/tags/v1.52.0.tar.gz
-    URL_HASH SHA256=6b71561a9950b4a90fa36aa3160763f1437f3730d7a12434e416aa3f4ab145e0
-    SOURCE_SUBDIR no-build-needed)
-  FetchContent_MakeAvailable(nghttp2)
+  tidegate_fetch(nghttp2 "nghttp2" 1.52.0
+    "libnghttp2-dev of Debian and Ubuntu, libnghttp2-devel of Fedora or nghttp2-dev of Alpine"
+    https://github.com/nghttp2/nghttp2/archive/refs/tags/v1.52.0.tar.gz
+    6b71561a9950b4a90fa36aa3160763f1437f3730d7a12434e416aa3f4ab145e0 SOURCE_SUBDIR no-build-needed)
   enable_language(C)
   set(PACKAGE_VERSION 1.52.0)
   set(PACKAGE_VERSION_NUM 0x013400)
@@ -41,13 +38,10 @@ if(NOT TARGET tidegate_llhttp)
   if(LLHTTP_SOURCES)
     set(llhttp_headers /usr/share/include/llhttp)
   else()
-    tidegate_fetching("llhttp" 9.2.1
-      "libllhttp-dev of Debian 13 and Ubuntu, node-llhttp of Debian 12, llhttp-devel of Fedora or llhttp-dev of Alpine")
-    FetchContent_Declare(llhttp
-      URL https://github.com/nodejs/llhttp/archive/refs/tags/release/v9.2.1.tar.gz
-      URL_HASH SHA256=3c163891446e529604b590f9ad097b2e98b5ef7e4d3ddcf1cf98b62ca668f23e
-      SOURCE_SUBDIR no-build-needed)
-    FetchContent_MakeAvailable(llhttp)
+    tidegate_fetch(llhttp "llhttp" 9.2.1
+      "libllhttp-dev of Debian 13 and Ubuntu, node-llhttp of Debian 12, llhttp-devel of Fedora or llhttp-dev of Alpine"
+      https://github.com/nodejs/llhttp/archive/refs/tags/release/v9.2.1.tar.gz
+      3c163891446e529604b590f9ad097b2e98b5ef7e4d3ddcf1cf98b62ca668f23e SOURCE_SUBDIR no-build-needed)
     set(LLHTTP_SOURCES ${llhttp_SOURCE_DIR}/src)
     set(llhttp_headers ${llhttp_SOURCE_DIR}/include)
   endif()
@@ -64,13 +58,10 @@ endif()
 # protozero has only headers, so there is nothing to instrument and TIDEGATE_FETCH does not apply.
 find_path(PROTOZERO_INCLUDE_DIR protozero/version.hpp)
 if(NOT PROTOZERO_INCLUDE_DIR)
-  tidegate_fetching("protozero" 1.7.1
-    "libprotozero-dev of Debian and Ubuntu, protozero-devel of Fedora or protozero-dev of Alpine")
-  FetchContent_Declare(protozero
-    URL https://github.com/mapbox/protozero/archive/refs/tags/v1.7.1.tar.gz
-    URL_HASH SHA256=27e0017d5b3ba06d646a3ec6391d5ccc8500db821be480aefd2e4ddc3de5ff99
-    SOURCE_SUBDIR no-build-needed)
-  FetchContent_MakeAvailable(protozero)
+  tidegate_fetch(protozero "protozero" 1.7.1
+    "libprotozero-dev of Debian and Ubuntu, protozero-devel of Fedora or protozero-dev of Alpine"
+    https://github.com/mapbox/protozero/archive/refs/tags/v1.7.1.tar.gz
+    27e0017d5b3ba06d646a3ec6391d5ccc8500db821be480aefd2e4ddc3de5ff99 SOURCE_SUBDIR no-build-needed)
   set(PROTOZERO_INCLUDE_DIR ${protozero_SOURCE_DIR}/include)
   if(NOT EXISTS ${PROTOZERO_INCLUDE_DIR}/protozero/version.hpp)
     message(FATAL_ERROR "protozero was neither found nor downloaded.")

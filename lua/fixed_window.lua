@@ -87,6 +87,12 @@ local function read_owing(a, now_s, now_n, state, ls, ln)
                         debts().quotient(LONGEST, 0, tonumber(ARGV[a]), tonumber(ARGV[a + 1])) * count)
 end
 
+-- Returns when the window that ends at `es`, `en` began.
+local function begin_of(a, es, en)
+  if ARGV[a + 2] ~= '0' then return window_at(a, es - 1, 0) end
+  return sub(es, en, tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
+end
+
 function fixed.read(key, a, now_s, now_n)
   local value = redis.call('GET', key)
   local es, en, used, code = 0, 0, 0, 0
@@ -104,12 +110,7 @@ function fixed.read(key, a, now_s, now_n)
   end
   local state = {es, en, used, code, es = 0, en = 0, used = 0, allowed = false}
   if after(es, en, now_s, now_n) then
-    local ss, sn
-    if ARGV[a + 2] ~= '0' then
-      ss, sn = window_at(a, es - 1, 0)
-    else
-      ss, sn = sub(es, en, tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
-    end
+    local ss, sn = begin_of(a, es, en)
     if code > 0 and after(ss, sn, now_s, now_n) then
       read_owing(a, now_s, now_n, state, ss, sn)
       state.allowed = tonumber(ARGV[a + 4]) <= tonumber(ARGV[a + 3]) - state.used
@@ -138,12 +139,7 @@ function fixed.write(key, a, now_s, now_n, state, charge)
   local value
   if used > count and count > 0 then
     local full = math.floor((used - 1) / count)
-    local ss, sn
-    if ARGV[a + 2] ~= '0' then
-      ss, sn = window_at(a, es - 1, 0)
-    else
-      ss, sn = sub(es, en, tonumber(ARGV[a]), tonumber(ARGV[a + 1]))
-    end
+    local ss, sn = begin_of(a, es, en)
     ss, sn, es, en = window_after(a, ss, sn, full)
     value = struct.pack('>I2I5I4I7I2', FORMAT + DEBT, es, en, used - full * count, debts().code_of(full))
   else

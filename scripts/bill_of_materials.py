@@ -64,7 +64,7 @@ def components(sources: Path | None = None, openssl: str | None = None) -> list[
         for name in ("Dependencies.cmake", "ServerDependencies.cmake")
     ]
     pinned = re.findall(
-        r"FetchContent_Declare\((\w+)\s+URL (\S+)\s+URL_HASH SHA256=(\w{64})", "\n".join(texts)
+        r'tidegate_fetch\((\w+) [^()]*?"\s+(https://\S+)\s+(\w{64})', "\n".join(texts)
     )
     unpacked = {
         name: (version, sha256)

@@ -14,13 +14,7 @@ bool Holding::HasLeftover(int64_t now_ns) const {
 int64_t Holding::EndNs() const { return std::max(leases_[0].end_ns, leases_[1].end_ns); }
 
 bool Holding::PutBack(int64_t now_ns, int64_t units) {
-  for (Lease& lease : leases_) {
-    if (now_ns >= lease.end_ns || lease.spent < units) continue;
-    lease.spent -= units;
-    lease.tokens += units;
-    return true;
-  }
-  return false;
+  return Move(now_ns, units, &Lease::spent, &Lease::tokens);
 }
 
 void Holding::Clean(int64_t now_ns) {

@@ -78,6 +78,8 @@ class Holding {
   std::array<Report, 2> GiveUp();
 
  private:
+  // Makes units of the first lease that has so many `to` what they were not; false if none has.
+  bool Move(int64_t now_ns, int64_t units, int64_t Lease::*from, int64_t Lease::*to);
   // Empties places of leases of which nothing is left.
   void Clean(int64_t now_ns);
 
@@ -210,14 +212,19 @@ inline int64_t Holding::Held(int64_t now_ns) const {
   return held;
 }
 
-inline bool Holding::Take(int64_t now_ns, int64_t cost) {
+__attribute__((always_inline)) inline bool Holding::Move(int64_t now_ns, int64_t units,
+                                                         int64_t Lease::*from, int64_t Lease::*to) {
   for (Lease& lease : leases_) {
-    if (now_ns >= lease.end_ns || lease.tokens < cost) continue;
-    lease.tokens -= cost;
-    lease.spent += cost;
+    if (now_ns >= lease.end_ns || lease.*from < units) continue;
+    lease.*from -= units;
+    lease.*to += units;
     return true;
   }
   return false;
+}
+
+inline bool Holding::Take(int64_t now_ns, int64_t cost) {
+  return Move(now_ns, cost, &Lease::tokens, &Lease::spent);
 }
 
 inline bool Demand::Count(int64_t now_ns, int64_t units, int64_t length_ns) {

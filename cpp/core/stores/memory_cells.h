@@ -10,6 +10,7 @@
 
 #include "base/gate.h"
 #include "base/pages.h"
+#include "table/cell_store.h"
 #include "table/table.h"
 #include "tidegate/memory_store.h"
 
@@ -18,7 +19,7 @@ namespace tidegate {
 class LogTable;
 class QuotaTable;
 
-class MemoryCells final : public MemoryStore {
+class MemoryCells final : public CellStore<MemoryCells, MemoryStore> {
  public:
   MemoryCells(const MemoryOptions& options, Pages first);
   ~MemoryCells() override;
@@ -36,19 +37,8 @@ class MemoryCells final : public MemoryStore {
   absl::StatusOr<QuotaStatus> StatusOf(const Charge& charge, const Moment& moment) override;
   absl::Status TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment) override;
   absl::Status BringForward(const Charge& charge, const Moment& moment) override;
-  absl::Status KeepsReservations(const Limit& limit) const override;
-  void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   StoreStats stats() const override;
   void Clear() override;
-
- protected:
-  void OpenRecord(const Charge& charge, const Reservation& reservation,
-                  const Moment& moment) override;
-  std::optional<Record> ChangeRecord(const Charge& charge, const Reservation& reservation,
-                                     const Moment& moment,
-                                     absl::FunctionRef<bool(Record*)> change) override;
-  void GiveBackUntil(const Charge& charge, int64_t admitted_ns, int64_t until_ns,
-                     const Moment& moment) override;
 
  private:
   friend struct CellCalls;

@@ -205,34 +205,6 @@ int64_t MemoryCells::Extend(absl::Span<const Charge> plan, int64_t admitted_ns,
   return moment.now_ns;
 }
 
-absl::Status MemoryCells::KeepsReservations(const Limit&) const { return absl::OkStatus(); }
-
-void MemoryCells::OpenRecord(const Charge& charge, const Reservation& reservation,
-                             const Moment& moment) {
-  CellCalls::OpenRecord(*this, charge, reservation, moment);
-}
-
-std::optional<Store::Record> MemoryCells::ChangeRecord(const Charge& charge,
-                                                       const Reservation& reservation,
-                                                       const Moment& moment,
-                                                       absl::FunctionRef<bool(Record*)> change) {
-  return CellCalls::ChangeRecord<MemoryCells, Record>(*this, charge, reservation, moment, change);
-}
-
-void MemoryCells::GiveBackUntil(const Charge& charge, int64_t admitted_ns, int64_t until_ns,
-                                const Moment& moment) {
-  if (HasCell(charge.limit->limit.algorithm())) {
-    CellCalls::RefundStateUntil(*this, charge, until_ns, moment);
-  } else {
-    Store::GiveBackUntil(charge, admitted_ns, until_ns, moment);
-  }
-}
-
-void MemoryCells::HitMany(absl::Span<const Charge> charges, const Moment& moment,
-                          Verdict* verdicts) {
-  CellCalls::HitMany(*this, charges, moment, verdicts);
-}
-
 StoreStats MemoryCells::stats() const {
   StoreStats stats;
   stats.keys = used_.load(std::memory_order_relaxed);

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "table/cell_store.h"
 #include "table/table.h"
 #include "tidegate/shm_store.h"
 
@@ -14,7 +15,7 @@ namespace tidegate {
 
 struct ShmHeader;
 
-class ShmCells final : public ShmStore {
+class ShmCells final : public CellStore<ShmCells, ShmStore> {
  public:
   ShmCells(std::string path, void* memory);
   ~ShmCells() override;
@@ -34,8 +35,6 @@ class ShmCells final : public ShmStore {
   absl::StatusOr<QuotaStatus> StatusOf(const Charge& charge, const Moment& moment) override;
   absl::Status TopUp(const Charge& charge, const QuotaTopUp& top_up, const Moment& moment) override;
   absl::Status BringForward(const Charge& charge, const Moment& moment) override;
-  absl::Status KeepsReservations(const Limit& limit) const override;
-  void HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) override;
   ClockShift clock_shift() const override;
   StoreStats stats() const override;
 
@@ -46,15 +45,6 @@ class ShmCells final : public ShmStore {
   void* board() const override;
   Hasher HasherFor(std::string_view use) const override;
   Census Count(int64_t now_ns, size_t busiest) const override;
-
- protected:
-  void OpenRecord(const Charge& charge, const Reservation& reservation,
-                  const Moment& moment) override;
-  std::optional<Record> ChangeRecord(const Charge& charge, const Reservation& reservation,
-                                     const Moment& moment,
-                                     absl::FunctionRef<bool(Record*)> change) override;
-  void GiveBackUntil(const Charge& charge, int64_t admitted_ns, int64_t until_ns,
-                     const Moment& moment) override;
 
  private:
   friend struct CellCalls;

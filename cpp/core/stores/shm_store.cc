@@ -202,33 +202,6 @@ int64_t ShmCells::Extend(absl::Span<const Charge> plan, int64_t admitted_ns, con
   return moment.now_ns;
 }
 
-absl::Status ShmCells::KeepsReservations(const Limit&) const { return absl::OkStatus(); }
-
-void ShmCells::OpenRecord(const Charge& charge, const Reservation& reservation,
-                          const Moment& moment) {
-  CellCalls::OpenRecord(*this, charge, reservation, moment);
-}
-
-std::optional<Store::Record> ShmCells::ChangeRecord(const Charge& charge,
-                                                    const Reservation& reservation,
-                                                    const Moment& moment,
-                                                    absl::FunctionRef<bool(Record*)> change) {
-  return CellCalls::ChangeRecord<ShmCells, Record>(*this, charge, reservation, moment, change);
-}
-
-void ShmCells::GiveBackUntil(const Charge& charge, int64_t admitted_ns, int64_t until_ns,
-                             const Moment& moment) {
-  if (HasCell(charge.limit->limit.algorithm())) {
-    CellCalls::RefundStateUntil(*this, charge, until_ns, moment);
-  } else {
-    Store::GiveBackUntil(charge, admitted_ns, until_ns, moment);
-  }
-}
-
-void ShmCells::HitMany(absl::Span<const Charge> charges, const Moment& moment, Verdict* verdicts) {
-  CellCalls::HitMany(*this, charges, moment, verdicts);
-}
-
 void ShmCells::Entered(const Table::Entry& entry, int64_t) {
   header_->used.value.fetch_add(entry.keys, std::memory_order_relaxed);
   header_->evictions.value.fetch_add(entry.idle, std::memory_order_relaxed);

@@ -19,6 +19,7 @@
 
 #include "absl/types/span.h"
 #include "base/fingerprint_inl.h"
+#include "table/cell_store.h"
 #include "table/table_inl.h"
 #include "tidegate/store.h"
 
@@ -111,6 +112,27 @@ struct CellCalls {
     return MakeDecision(limit, outcome);
   }
 
+  // Changes the cell of `key`, which is entered with the mark that `mark` returns if it has none,
+  // to what `step` makes of it if that returns true.
+  template <bool is_one, typename S, typename MarkFunction, typename StepFunction>
+  TIDEGATE_INLINE static void Update(S& store, const Fingerprint& key, int64_t now_ns,
+                                     MarkFunction mark, StepFunction step) {
+    Table::Entry entry;
+    {
+      [[maybe_unused]] const auto pass = store.Enter();
+      store.TableOf(key).Update(
+          key, now_ns, {.one_word = false, .is_one = is_one}, entry, mark,
+          [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
+            CellState next;
+            const bool changes = step(CellState{w0, w1}, next);
+            next_w0 = next.w0;
+            next_w1 = next.w1;
+            return changes;
+          });
+    }
+    if (store.IsDue(entry, now_ns)) store.Entered(entry, now_ns);
+  }
+
   // Buckets and windows, of any cost.
   template <typename S>
   static Decision HitState(S& store, const Charge& charge, const Fingerprint& key,
@@ -131,22 +153,13 @@ struct CellCalls {
                              const Moment& moment) {
     const Limit& limit = charge.limit->limit;
     Decision decision;
-    Table::Entry entry;
-    {
-      [[maybe_unused]] const auto pass = store.Enter();
-      store.TableOf(key).Update(
-          key, moment.now_ns, {.one_word = false, .is_one = is_one}, entry,
-          [&] { return MarkOf(limit, charge.cost); },
-          [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
-            CellState next;
-            // Constructed in place: copying a struct that was just written stalls.
-            new (&decision) Decision(Step(limit, {w0, w1}, moment.now_ns, charge.cost, &next));
-            next_w0 = next.w0;
-            next_w1 = next.w1;
-            return decision.behind ? moment.confirmed : decision.allowed;
-          });
-    }
-    if (store.IsDue(entry, moment.now_ns)) store.Entered(entry, moment.now_ns);
+    Update<is_one>(
+        store, key, moment.now_ns, [&] { return MarkOf(limit, charge.cost); },
+        [&](const CellState& state, CellState& next) {
+          // Constructed in place: copying a struct that was just written stalls.
+          new (&decision) Decision(Step(limit, state, moment.now_ns, charge.cost, &next));
+          return decision.behind ? moment.confirmed : decision.allowed;
+        });
     return decision;
   }
 
@@ -155,25 +168,16 @@ struct CellCalls {
                               const Moment& moment) {
     const Limit& limit = charge.limit->limit;
     Decision decision;
-    Table::Entry entry;
-    {
-      [[maybe_unused]] const auto pass = store.Enter();
-      store.TableOf(key).Update(
-          key, moment.now_ns, {.one_word = false, .is_one = false}, entry,
-          [&] { return MarkOf(limit, std::max<int64_t>(decision.charged, 1)); },
-          [&](uint64_t w0, uint64_t w1, uint64_t& next_w0, uint64_t& next_w1) {
-            CellState next;
-            decision =
-                StepCharge(limit, {w0, w1}, moment.now_ns, charge.cost, MostDebt(op, limit), &next);
-            next_w0 = next.w0;
-            next_w1 = next.w1;
-            if (!decision.behind || moment.confirmed)
-              return decision.behind || decision.charged > 0;
-            decision.charged = 0;
-            return false;
-          });
-    }
-    if (store.IsDue(entry, moment.now_ns)) store.Entered(entry, moment.now_ns);
+    Update</*is_one=*/false>(
+        store, key, moment.now_ns,
+        [&] { return MarkOf(limit, std::max<int64_t>(decision.charged, 1)); },
+        [&](const CellState& state, CellState& next) {
+          decision =
+              StepCharge(limit, state, moment.now_ns, charge.cost, MostDebt(op, limit), &next);
+          if (!decision.behind || moment.confirmed) return decision.behind || decision.charged > 0;
+          decision.charged = 0;
+          return false;
+        });
     return decision;
   }
 
@@ -237,22 +241,16 @@ struct CellCalls {
   static void OpenRecord(S& store, const Charge& charge, const Reservation& reservation,
                          const Moment& moment) {
     const Fingerprint key = RecordKey(store, charge, reservation);
-    Table::Entry entry;
-    {
-      [[maybe_unused]] const auto pass = store.Enter();
-      // Keys that many charges have touched are given up before it.
-      store.TableOf(key).Update(
-          key, moment.now_ns, {.one_word = false, .is_one = true}, entry,
-          [] { return MarkOfRank(kRecordRank); },
-          [&](uint64_t w0, uint64_t, uint64_t& next_w0, uint64_t& next_w1) {
-            if (reservation.makes_records && w0 > static_cast<uint64_t>(moment.now_ns))
-              return false;
-            next_w0 = static_cast<uint64_t>(moment.now_ns + reservation.ttl_ns);
-            next_w1 = static_cast<uint64_t>(charge.cost);
-            return true;
-          });
-    }
-    if (store.IsDue(entry, moment.now_ns)) store.Entered(entry, moment.now_ns);
+    // Keys that many charges have touched are given up before it.
+    Update</*is_one=*/true>(
+        store, key, moment.now_ns, [] { return MarkOfRank(kRecordRank); },
+        [&](const CellState& state, CellState& next) {
+          if (reservation.makes_records && state.w0 > static_cast<uint64_t>(moment.now_ns))
+            return false;
+          next = {static_cast<uint64_t>(moment.now_ns + reservation.ttl_ns),
+                  static_cast<uint64_t>(charge.cost)};
+          return true;
+        });
   }
 
   template <typename S, typename Record, typename Change>
@@ -472,6 +470,35 @@ struct CellCalls {
     return outcome.allowed ? Verdict::kAllowed : Verdict::kRefused;
   }
 };
+
+template <typename Cells, typename Base>
+void CellStore<Cells, Base>::HitMany(absl::Span<const Charge> charges, const Moment& moment,
+                                     Verdict* verdicts) {
+  CellCalls::HitMany(cells(), charges, moment, verdicts);
+}
+
+template <typename Cells, typename Base>
+void CellStore<Cells, Base>::OpenRecord(const Charge& charge, const Reservation& reservation,
+                                        const Moment& moment) {
+  CellCalls::OpenRecord(cells(), charge, reservation, moment);
+}
+
+template <typename Cells, typename Base>
+std::optional<Store::Record> CellStore<Cells, Base>::ChangeRecord(
+    const Charge& charge, const Reservation& reservation, const Moment& moment,
+    absl::FunctionRef<bool(Record*)> change) {
+  return CellCalls::ChangeRecord<Cells, Record>(cells(), charge, reservation, moment, change);
+}
+
+template <typename Cells, typename Base>
+void CellStore<Cells, Base>::GiveBackUntil(const Charge& charge, int64_t admitted_ns,
+                                           int64_t until_ns, const Moment& moment) {
+  if (HasCell(charge.limit->limit.algorithm())) {
+    CellCalls::RefundStateUntil(cells(), charge, until_ns, moment);
+  } else {
+    Base::GiveBackUntil(charge, admitted_ns, until_ns, moment);
+  }
+}
 
 }  // namespace tidegate
 

@@ -5,6 +5,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstring>
 #include <exception>
 #include <new>
 
@@ -49,6 +50,32 @@ inline void AddType(pybind11::module_& m, const char* name, PyTypeObject& type) 
   Py_SET_REFCNT(object, 1);
   if (PyType_Ready(&type) < 0) throw pybind11::error_already_set();
   m.add_object(name, object);
+}
+
+// What a type whose objects are called needs beside its name.
+struct CalledType {
+  Py_ssize_t size;
+  Py_ssize_t call_offset;  // of its vectorcallfunc
+  destructor dealloc;
+  traverseproc traverse;
+  inquiry clear;
+};
+
+// Makes `type` ready as `kind` says and adds it to tidegate._core, as the last part of
+// `whole_name`.
+inline void AddCalledType(pybind11::module_& m, const char* whole_name, PyTypeObject& type,
+                          const CalledType& kind, newfunc make, const char* doc) {
+  type.tp_name = whole_name;
+  type.tp_basicsize = kind.size;
+  type.tp_new = make;
+  type.tp_dealloc = kind.dealloc;
+  type.tp_traverse = kind.traverse;
+  type.tp_clear = kind.clear;
+  type.tp_call = PyVectorcall_Call;
+  type.tp_vectorcall_offset = kind.call_offset;
+  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
+  type.tp_doc = doc;
+  AddType(m, std::strrchr(whole_name, '.') + 1, type);
 }
 
 // An attribute name that each request looks up; it is created once and never freed.

@@ -338,7 +338,7 @@ Places PlacesFrom(const py::object& self, const py::object& key, const py::objec
 }  // namespace
 
 void RegisterLimiter(py::module_& m) {
-  // The operations of Limiter._begin().
+  // The operations of Limiter._begin() and of call_reserved().
   m.attr("HIT") = static_cast<int>(Op::kHit);
   m.attr("PEEK") = static_cast<int>(Op::kPeek);
   m.attr("REFUND") = static_cast<int>(Op::kRefund);
@@ -347,6 +347,9 @@ void RegisterLimiter(py::module_& m) {
   m.attr("FORGET") = static_cast<int>(Op::kForget);
   m.attr("CHARGE") = static_cast<int>(Op::kCharge);
   m.attr("CHARGE_UP_TO") = static_cast<int>(Op::kChargeUpTo);
+  m.attr("RESERVE") = static_cast<int>(Op::kReserve);
+  m.attr("SETTLE") = static_cast<int>(Op::kSettle);
+  m.attr("RAISE") = static_cast<int>(Op::kRaise);
   py::options options;
   options.disable_function_signatures();  // those below are read by inspect.signature()
   py::class_<PyLimiter> limiter(m, "Limiter", Collected<PyLimiter>());

@@ -135,9 +135,6 @@ py::object CallLimiter(const py::object& limiter, int op_number, const py::objec
 }  // namespace
 
 void RegisterReservations(py::module_& m) {
-  m.attr("RESERVE") = static_cast<int>(Op::kReserve);
-  m.attr("SETTLE") = static_cast<int>(Op::kSettle);
-  m.attr("RAISE") = static_cast<int>(Op::kRaise);
   m.attr("FOUND_NOTHING") = static_cast<int>(Found::kNothing);
   m.attr("FOUND_OPEN") = static_cast<int>(Found::kOpen);
   m.attr("FOUND_AGAIN") = static_cast<int>(Found::kAgain);

@@ -211,36 +211,24 @@ int Traverse(PyObject* self, visitproc visit, void* arg) {
   return 0;
 }
 
-// The parts stay: a call may run while its checker is cleared. Its owner, which is part of every
-// cycle, drops the checker.
 void Dealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
   for (PyObject*& part : reinterpret_cast<CheckerObject*>(self)->parts) Py_CLEAR(part);
   Py_TYPE(self)->tp_free(self);
 }
 
-void Register(py::module_& m, const char* name, const char* whole_name, PyTypeObject& type,
-              newfunc make, const char* doc) {
-  type.tp_name = whole_name;
-  type.tp_basicsize = sizeof(CheckerObject);
-  type.tp_new = make;
-  type.tp_dealloc = Dealloc;
-  type.tp_traverse = Traverse;
-  type.tp_call = PyVectorcall_Call;
-  type.tp_vectorcall_offset = offsetof(CheckerObject, call);
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
-  type.tp_doc = doc;
-  AddType(m, name, type);
-}
-
 }  // namespace
 
 void RegisterCheckers(py::module_& m) {
   names = new Names;
-  Register(m, "KeyChecker", "tidegate._core.KeyChecker", key_checker_type, NewKeyChecker,
-           "Charges the key of a request, and makes the decision on it.");
-  Register(m, "RuleChecker", "tidegate._core.RuleChecker", rule_checker_type, NewRuleChecker,
-           "Charges a request by rules, and makes the decision on it.");
+  // The parts stay: a call may run while its checker is cleared. Its owner, which is part of every
+  // cycle, drops the checker.
+  const CalledType kind = {sizeof(CheckerObject), offsetof(CheckerObject, call), Dealloc, Traverse,
+                           /*clear=*/nullptr};
+  AddCalledType(m, "tidegate._core.KeyChecker", key_checker_type, kind, NewKeyChecker,
+                "Charges the key of a request, and makes the decision on it.");
+  AddCalledType(m, "tidegate._core.RuleChecker", rule_checker_type, kind, NewRuleChecker,
+                "Charges a request by rules, and makes the decision on it.");
 }
 
 }  // namespace tidegate::python

@@ -165,29 +165,16 @@ void Dealloc(PyObject* self) {
   Py_TYPE(self)->tp_free(self);
 }
 
-void Register(py::module_& m, PyTypeObject& type, const char* name, const char* whole_name,
-              newfunc make, const char* doc) {
-  type.tp_name = whole_name;
-  type.tp_basicsize = sizeof(HeaderObject);
-  type.tp_new = make;
-  type.tp_dealloc = Dealloc;
-  type.tp_traverse = Traverse;
-  type.tp_clear = Clear;
-  type.tp_call = PyVectorcall_Call;
-  type.tp_vectorcall_offset = offsetof(HeaderObject, call);
-  type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
-  type.tp_doc = doc;
-  AddType(m, name, type);
-}
-
 }  // namespace
 
 void RegisterHeaderSend(py::module_& m) {
   names = new Names;
-  Register(m, header_send_type, "HeaderSend", "tidegate._core.HeaderSend", NewSend,
-           "`send`, which adds header fields to the message that has headers.");
-  Register(m, header_start_type, "HeaderStart", "tidegate._core.HeaderStart", NewStart,
-           "`start_response`, which adds header fields.");
+  const CalledType kind = {sizeof(HeaderObject), offsetof(HeaderObject, call), Dealloc, Traverse,
+                           Clear};
+  AddCalledType(m, "tidegate._core.HeaderSend", header_send_type, kind, NewSend,
+                "`send`, which adds header fields to the message that has headers.");
+  AddCalledType(m, "tidegate._core.HeaderStart", header_start_type, kind, NewStart,
+                "`start_response`, which adds header fields.");
 }
 
 }  // namespace tidegate::python

@@ -224,21 +224,28 @@ absl::Status Stream::Handshake(const std::string& host, int* wanted) {
   return TlsFailed("TLS: the server ended the handshake");
 }
 
+template <typename Call>
+ssize_t Stream::WithTls(bool* closed, Call call) {
+  const std::lock_guard<std::mutex> lock(tls_mu_);
+  const OpenSslUse use;
+  if (!use) return -1;
+  size_t done = 0;
+  ERR_clear_error();
+  const int n = call(&done);
+  if (n == 1) return static_cast<ssize_t>(done);
+  const int error = SSL_get_error(ssl_.get(), n);
+  if (closed != nullptr) *closed = error == SSL_ERROR_ZERO_RETURN;
+  // A write wants to read where the server renews its keys, which the reading thread handles.
+  return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? 0 : -1;
+}
+
 ssize_t Stream::Write(const char* bytes, size_t size) {
   if (ssl_ == nullptr) {
     const ssize_t n = send(fd_, bytes, size, kNoSignal);
     return n >= 0 ? n : errno == EAGAIN || errno == EINTR ? 0 : -1;
   }
-  const std::lock_guard<std::mutex> lock(tls_mu_);
-  const OpenSslUse use;
-  if (!use) return -1;
-  size_t written = 0;
-  ERR_clear_error();
-  const int n = SSL_write_ex(ssl_.get(), bytes, size, &written);
-  if (n == 1) return static_cast<ssize_t>(written);
-  const int error = SSL_get_error(ssl_.get(), n);
-  // WANT_READ means that the server renews its keys, which the reading thread handles.
-  return error == SSL_ERROR_WANT_WRITE || error == SSL_ERROR_WANT_READ ? 0 : -1;
+  return WithTls(nullptr,
+                 [&](size_t* done) { return SSL_write_ex(ssl_.get(), bytes, size, done); });
 }
 
 ssize_t Stream::Receive(char* buffer, size_t size, bool* closed) {
@@ -247,16 +254,7 @@ ssize_t Stream::Receive(char* buffer, size_t size, bool* closed) {
     *closed = n == 0;
     return n > 0 ? n : n < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
   }
-  const std::lock_guard<std::mutex> lock(tls_mu_);
-  const OpenSslUse use;
-  if (!use) return -1;
-  size_t got = 0;
-  ERR_clear_error();
-  const int n = SSL_read_ex(ssl_.get(), buffer, size, &got);
-  if (n == 1) return static_cast<ssize_t>(got);
-  const int error = SSL_get_error(ssl_.get(), n);
-  *closed = error == SSL_ERROR_ZERO_RETURN;
-  return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE ? 0 : -1;
+  return WithTls(closed, [&](size_t* done) { return SSL_read_ex(ssl_.get(), buffer, size, done); });
 }
 
 const char* Stream::Read(std::vector<Reply>* replies) {

@@ -61,6 +61,9 @@ class Stream {
   absl::Status Handshake(const std::string& host, int* wanted);
   // Like read(2), but returns 0 if nothing is available, and -1 also at the end of the stream.
   ssize_t Receive(char* buffer, size_t size, bool* closed);
+  // Reads or writes by TLS as `call` does, which sets the bytes done and returns OpenSSL's result.
+  template <typename Call>
+  ssize_t WithTls(bool* closed, Call call);
 
   int fd_;
   std::unique_ptr<redisReader, FreeReader> reader_;
