@@ -64,7 +64,7 @@ def run(faults: list[Fault], minutes: float, pace: Pace) -> list[Verdict]:
         _run_each(faults, pace, verdicts)
     except OutOfTime:
         for fault in faults[len(verdicts) :]:
-            verdict = Verdict(fault.name, fault.group, fault.topology, fault.says)
+            verdict = Verdict.of(fault)
             verdict.broken.append(f"not finished within {minutes:g} minutes")
             verdicts.append(verdict)
     finally:

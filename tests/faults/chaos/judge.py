@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
+
+from fault_verdict import FaultVerdict
 
 from chaos.fault import NONE, SOME, Fault
 from chaos.load import OPERATIONS, OWN_COUNT, PERIOD_DAYS, SHARED_COUNT
@@ -34,30 +36,24 @@ class Window:
 
 
 @dataclass
-class Verdict:
-    name: str
-    group: str
-    topology: str
-    says: str
-    seconds: float = 0.0
-    calls: int = 0
+class Verdict(FaultVerdict):
+    group: str = ""
+    topology: str = ""
     exceptions: int = 0
-    degraded: int = 0
     healthy_degraded: int = 0  # before the fault and after the recovery
     shared_keys: int = 0
     over_admitted: int = 0
     p999_ms: float = 0.0
     worst_ms: float = 0.0
     stall_p999_ms: float | None = None
-    recovery_s: float | None = None
     machine_p999_ms: float = 0.0
     machine_worst_ms: float = 0.0
     notes: dict[str, Any] = field(default_factory=dict)
-    broken: list[str] = field(default_factory=list)
     not_judged: list[str] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    @classmethod
+    def of(cls, fault: Fault) -> Verdict:
+        return cls(fault.name, fault.says, group=fault.group, topology=fault.topology)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -104,7 +100,7 @@ def judge(
     broken: list[str],
 ) -> Verdict:
     """`fallbacks` is how many stores decided in the servers' place, each for itself."""
-    verdict = Verdict(fault.name, fault.group, fault.topology, fault.says)
+    verdict = Verdict.of(fault)
     verdict.seconds = times.stopped - times.begun
     verdict.notes, verdict.broken = notes, broken
     verdict.machine_p999_ms = machine.p999 * 1e3

@@ -264,6 +264,6 @@ def run_fault(fault: Fault, pool: Pool, pace: Pace, control: Control) -> Verdict
             verdict = stage.perform()
     except Exception as error:
         pool.discard()
-        verdict = Verdict(fault.name, fault.group, fault.topology, fault.says)
+        verdict = Verdict.of(fault)
         verdict.broken.append(f"the campaign itself failed: {type(error).__name__}: {error}")
     return verdict

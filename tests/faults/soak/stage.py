@@ -8,11 +8,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import processes
+from fault_verdict import FaultVerdict
 from polling import eventually
 from postgres_server import PostgresServer
 from redis_server import RedisServer
@@ -55,23 +56,13 @@ class Fault:
 
 
 @dataclass
-class Verdict:
-    name: str
-    says: str
-    seconds: float = 0.0
-    calls: int = 0
-    degraded: int = 0
+class Verdict(FaultVerdict):
     failed: int = 0
     wrong: int = 0
     slowest_ms: float = 0.0
-    recovery_s: float | None = None
     resident: list[int] = field(default_factory=list)
     descriptors: list[int] = field(default_factory=list)
     threads: list[int] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Load(processes.Answering):

@@ -113,22 +113,6 @@ def test_a_scope_is_shared_across_blueprints(app, clock):
     assert statuses(app, "/one/", "/two/") == [200, 429]
 
 
-def test_functions_choose_key_cost_and_exemption(app, clock):
-    @app.get("/<user>")
-    @rate_limit(
-        "5/minute",
-        clock=clock,
-        key=lambda request: request.view_args["user"],
-        cost=lambda request: len(request.view_args["user"]),
-        exempt_when=lambda request: request.view_args["user"] == "root",
-    )
-    def route(user):
-        return {}
-
-    assert statuses(app, "/bob", "/bob", "/al", "/al", "/al") == [200, 429, 200, 200, 429]
-    assert statuses(app, "/root", "/root", "/root") == [200, 200, 200]
-
-
 @pytest.fixture
 def limited(app, clock):
     """An application whose route / has a limit of one a minute."""

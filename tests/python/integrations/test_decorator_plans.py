@@ -1,4 +1,4 @@
-"""Several @rate_limit on one route, limit functions, and costs known afterwards."""
+"""Several @rate_limit on one route, functions of limits, and costs known afterwards."""
 
 from __future__ import annotations
 
@@ -133,6 +133,23 @@ def test_a_head_request_is_charged_as_a_get(clock):
 
     client = app.test_client()
     assert [client.head("/").status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_functions_choose_key_cost_and_exemption(kind, clock):
+    limited = rate_limit(
+        "5/minute",
+        clock=clock,
+        key=user,
+        cost=lambda request: len(user(request)),
+        exempt_when=lambda request: user(request) == "root",
+    )
+    service = Service(kind, limited)
+    found = [service.ask(user=name).status_code for name in ("bob", "bob", "al", "al", "al")]
+    assert found == [200, 429, 200, 200, 429]
+    for _ in range(3):
+        untold = service.ask(user="root")
+        assert untold.status_code == 200
+        assert "ratelimit" not in untold.headers
 
 
 def test_a_function_chooses_the_limit(kind, clock, caplog):
