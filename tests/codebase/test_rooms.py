@@ -18,7 +18,8 @@ PACKAGE = ROOT / "python" / "tidegate"
 # room names), and the rooms below it that these may import. docs/design.md has the same table.
 ROOMS: dict[str, tuple[str, str]] = {
     "core": (
-        "_core, _stubs/, types, limiter.background, limiter.checks, limiter.errors, limiter.usage_cost",
+        "_core, _stubs/, types, limiter.background, limiter.checks, limiter.errors, "
+        "limiter.usage_cost",
         "",
     ),
     "storage": ("limiter.storage/", "core"),
