@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
+from typing import TYPE_CHECKING, NamedTuple
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from decimal import Decimal
@@ -13,24 +14,15 @@ if TYPE_CHECKING:
 __all__ = ["ConsideredRule", "Explanation", "RuleStats"]
 
 
-class RuleStats:
+class RuleStats(NamedTuple):
     """The counters of one rule."""
 
-    __slots__ = ("allowed", "refused", "refused_in_shadow")
-
-    def __init__(self, allowed: int, refused: int, refused_in_shadow: int) -> None:
-        self.allowed = allowed
-        """Requests that it applied to and that passed."""
-        self.refused = refused
-        """Requests that it refused."""
-        self.refused_in_shadow = refused_in_shadow
-        """Requests that it would have refused, were it not in shadow."""
-
-    def __repr__(self) -> str:
-        return (
-            f"RuleStats(allowed={self.allowed}, refused={self.refused}, "
-            f"refused_in_shadow={self.refused_in_shadow})"
-        )
+    allowed: int
+    """Requests that it applied to and that passed."""
+    refused: int
+    """Requests that it refused."""
+    refused_in_shadow: int
+    """Requests that it would have refused, were it not in shadow."""
 
 
 class Explanation(list["ConsideredRule"]):
@@ -58,34 +50,22 @@ class Explanation(list["ConsideredRule"]):
         return f"<cost {self.cost}, {self.priority}: {super().__repr__()}>"
 
 
-class ConsideredRule:
+class ConsideredRule(NamedTuple):
     """One rule, as explain() saw it."""
 
-    __slots__ = ("applies", "key", "leasing", "limits", "rule", "states", "why")
-
-    def __init__(
-        self,
-        rule: str,
-        applies: bool,
-        why: str,
-        key: str | None,
-        limits: tuple[Limit, ...],
-        states: list[Decision | None],
-        leasing: tuple[Leasing, ...],
-    ) -> None:
-        self.rule = rule
-        """The id of the rule."""
-        self.applies = applies
-        self.why = why
-        """Why it does not apply; for one that applies, a remark, such as an override of the key."""
-        self.key = key
-        """The text under which the rule counts the request; None if the rule does not apply."""
-        self.limits = limits
-        """The rule's limits for the request; none if it does not apply or is unlimited."""
-        self.states = states
-        """The decision that each of `limits` would make now."""
-        self.leasing = leasing
-        """How each of `limits` is leased, beside the other limits of the request."""
+    rule: str
+    """The id of the rule."""
+    applies: bool
+    why: str
+    """Why it does not apply; for one that applies, a remark, such as an override of the key."""
+    key: str | None
+    """The text under which the rule counts the request; None if the rule does not apply."""
+    limits: tuple[Limit, ...]
+    """The rule's limits for the request; none if it does not apply or is unlimited."""
+    states: list[Decision | None]
+    """The decision that each of `limits` would make now."""
+    leasing: tuple[Leasing, ...]
+    """How each of `limits` is leased, beside the other limits of the request."""
 
     def __repr__(self) -> str:
         verdict = "applies" if self.applies else "does not apply"
