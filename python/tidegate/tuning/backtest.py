@@ -11,8 +11,9 @@ from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.caveats import refused_then
 from tidegate.tuning.effect import Effect, effect_columns, effect_of, texts
 from tidegate.tuning.frame import Frame
+from tidegate.tuning.goal import Goal
 from tidegate.tuning.log_arguments import takes_columns
-from tidegate.tuning.recommend import Goal, Recommendation, recommend_for
+from tidegate.tuning.recommend import Recommendation, recommend_for
 from tidegate.tuning.requests import Requests, as_share
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from tidegate.tuning.promise import kept_for
 from tidegate.tuning.requests import limit_of
 
 if TYPE_CHECKING:
+    from tidegate.tuning.goal import Goal
     from tidegate.tuning.promise import Promise, Shape
     from tidegate.tuning.requests import Requests
 
@@ -47,18 +48,12 @@ class Days:
 
 
 def interval_of(
-    count: int,
-    promise: Promise,
-    shape: Shape,
-    requests: Requests,
-    least: NDArray[np.int64],
-    days: Days,
-    confidence: float,
-    seed: int,
+    count: int, goal: Goal, requests: Requests, least: NDArray[np.int64], days: Days
 ) -> tuple[int, int]:
     """Returns the lowest and the highest count of the confidence interval."""
-    random = np.random.default_rng(seed)
-    tails = ((1 - confidence) / 2, (1 + confidence) / 2)
+    promise, shape = goal.promise, goal.shape
+    random = np.random.default_rng(goal.seed)
+    tails = ((1 - goal.confidence) / 2, (1 + goal.confidence) / 2)
     if promise.of == "requests":
         drawn = _draws_of_requests(count, promise, shape, requests, least, days, random)
         low, high = _quantiles(drawn, tails)

@@ -11,72 +11,26 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limit import Limit
 from tidegate.tuning.caveats import notes_on, refused_then, warnings_on
-from tidegate.tuning.columns import check_length, shown
+from tidegate.tuning.columns import check_length
 from tidegate.tuning.effect import Effect, effect_columns, effect_of, texts
 from tidegate.tuning.frame import Frame
+from tidegate.tuning.goal import Goal
 from tidegate.tuning.interval import Days, interval_of
 from tidegate.tuning.keys import as_keys
 from tidegate.tuning.log_arguments import takes_columns
 from tidegate.tuning.pairs import pairs_of, tightest
 from tidegate.tuning.progress import each_shown
-from tidegate.tuning.promise import Promise, Shape, least_count
-from tidegate.tuning.requests import Requests, as_share, limit_of
-from tidegate.types import ALGORITHMS, BUCKETS
+from tidegate.tuning.promise import Promise, least_count
+from tidegate.tuning.requests import Requests, limit_of
+from tidegate.types import BUCKETS
 
 if TYPE_CHECKING:
     from tidegate.tuning.requests import Period
     from tidegate.types import Algorithm
 
-__all__ = ["Goal", "Recommendation", "Recommendations", "recommend", "recommend_for"]
-
-_DEFAULT_SHARE = 0.001
-
-
-@dataclass(frozen=True)
-class Goal:
-    """The checked arguments of recommend()."""
-
-    promise: Promise
-    shape: Shape
-    confidence: float
-    seed: int
-
-    @classmethod
-    def of(
-        cls,
-        refuse_clients: float | None,
-        refuse_requests: float | None,
-        period: Period,
-        algorithm: Algorithm,
-        confidence: float,
-        seed: int,
-    ) -> Goal:
-        """Raises ConfigurationError for values that make no sense."""
-        if refuse_clients is not None and refuse_requests is not None:
-            raise ConfigurationError(
-                f"refuse_clients is {refuse_clients} and refuse_requests is {refuse_requests}; "
-                "expected one of the two"
-            )
-        if refuse_requests is not None:
-            promise = Promise("requests", as_share(refuse_requests, "refuse_requests"))
-        else:
-            share = _DEFAULT_SHARE if refuse_clients is None else refuse_clients
-            promise = Promise("clients", as_share(share, "refuse_clients"))
-        shape = limit_of(1, period, algorithm)
-        if algorithm == "concurrency":
-            others = ", ".join(each for each in ALGORITHMS if each != algorithm)
-            raise ConfigurationError(
-                "the algorithm is 'concurrency', which depends on how long calls last; "
-                f"expected {others}"
-            )
-        if as_share(confidence, "confidence", "0.95, which is 95 %") == 0:
-            raise ConfigurationError("confidence is 0; expected a share such as 0.95")
-        if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-            raise ArgumentTypeError(f"seed is {shown(seed)}; expected an int from 0 up")
-        return cls(promise, Shape(period, shape.algorithm), float(confidence), int(seed))
+__all__ = ["Recommendation", "Recommendations", "recommend", "recommend_for"]
 
 
 @dataclass(frozen=True)
@@ -316,9 +270,7 @@ def recommend_for(requests: Requests, goal: Goal, refused: int | None) -> Recomm
         promise=promise,
         limit=limit,
         effect=effect_of(limit, requests, least > count),
-        interval=interval_of(
-            count, promise, shape, requests, least, days, goal.confidence, goal.seed
-        ),
+        interval=interval_of(count, goal, requests, least, days),
         confidence=goal.confidence,
         peaks=peaks,
         by_variance=_by_variance(promise, peaks),
