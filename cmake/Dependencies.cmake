@@ -27,6 +27,13 @@ function(tidegate_fetched dir)
   endforeach()
 endfunction()
 
+# Looks for a package of the system. A macro, since it sets NAME_FOUND.
+macro(tidegate_find name)
+  if(NOT TIDEGATE_FETCH)
+    find_package(${name} QUIET)
+  endif()
+endmacro()
+
 # Downloads and unpacks a release, and configures it unless ARGN says otherwise. Says what, and which
 # packages to install if that fails: FetchContent's own error follows. A macro, since it sets
 # NAME_SOURCE_DIR.
@@ -52,8 +59,8 @@ function(tidegate_system_library name header)
   endif()
 endfunction()
 
+tidegate_find(absl)
 if(NOT TIDEGATE_FETCH)
-  find_package(absl QUIET)
   find_path(XXHASH_INCLUDE_DIR xxhash.h)
 endif()
 
@@ -113,9 +120,7 @@ endif()
 # simdjson, which reads the JSON of logs, of requests to the server and of tests/vectors. Its DOM has
 # been the same since 1.0.
 if(TIDEGATE_HAS_TUNING OR TIDEGATE_HAS_SERVER OR TIDEGATE_BUILD_TESTS)
-  if(NOT TIDEGATE_FETCH)
-    find_package(simdjson QUIET)  # no version: a release accepts only its own major version
-  endif()
+  tidegate_find(simdjson)  # no version: a release accepts only its own major version
   add_library(tidegate_simdjson INTERFACE)
   if(simdjson_FOUND AND simdjson_VERSION VERSION_GREATER_EQUAL 1.0)
     target_link_libraries(tidegate_simdjson INTERFACE simdjson::simdjson)
@@ -139,9 +144,7 @@ if(TIDEGATE_HAS_SERVER)
 endif()
 
 if(TIDEGATE_BUILD_TESTS)
-  if(NOT TIDEGATE_FETCH)
-    find_package(GTest QUIET)
-  endif()
+  tidegate_find(GTest)
   if(NOT GTest_FOUND)
     set(INSTALL_GTEST OFF)
     tidegate_fetch(googletest "GoogleTest" 1.12.1
@@ -153,9 +156,7 @@ if(TIDEGATE_BUILD_TESTS)
 endif()
 
 if(TIDEGATE_BUILD_BENCHMARKS)
-  if(NOT TIDEGATE_FETCH)
-    find_package(benchmark QUIET)
-  endif()
+  tidegate_find(benchmark)
   if(NOT benchmark_FOUND)
     set(BENCHMARK_ENABLE_TESTING OFF)
     set(BENCHMARK_ENABLE_INSTALL OFF)

@@ -12,34 +12,34 @@
 namespace tidegate {
 
 void LogTable::WithExisting(const Fingerprint& key, absl::FunctionRef<void(InstantRing*)> work) {
-  Shard& shard = ShardOf(key);
+  Shard& shard = rings_.Of(key);
   const std::lock_guard lock(shard.mutex);
-  const auto it = shard.rings.find(key);
-  work(it == shard.rings.end() ? nullptr : &it->second);
+  const auto it = shard.values.find(key);
+  work(it == shard.values.end() ? nullptr : &it->second);
 }
 
 void LogTable::Erase(const Fingerprint& key) {
-  Shard& shard = ShardOf(key);
+  Shard& shard = rings_.Of(key);
   const std::lock_guard lock(shard.mutex);
-  const auto it = shard.rings.find(key);
-  if (it == shard.rings.end()) return;
+  const auto it = shard.values.find(key);
+  if (it == shard.values.end()) return;
   Drop(shard, it);
 }
 
 void LogTable::Clear() {
-  for (Shard& shard : shards_) {
+  for (Shard& shard : rings_) {
     const std::lock_guard lock(shard.mutex);
     bytes_.fetch_sub(shard.bytes, std::memory_order_relaxed);
     shard.bytes = 0;
-    shard.rings.clear();
+    shard.values.clear();
   }
 }
 
-void LogTable::Drop(Shard& shard, Rings::iterator it) {
+void LogTable::Drop(Shard& shard, Rings::Values::iterator it) {
   const size_t bytes = kRingBytes + it->second.bytes();
   shard.bytes -= bytes;
   bytes_.fetch_sub(bytes, std::memory_order_relaxed);
-  shard.rings.erase(it);
+  shard.values.erase(it);
 }
 
 namespace {
@@ -61,7 +61,7 @@ void LogTable::Sweep(Shard& shard, const Fingerprint& kept, int64_t now_ns) {
   const auto idle_from = [](const InstantRing& ring) {
     return ring.empty() ? int64_t{0} : ring.newest();
   };
-  for (auto it = shard.rings.begin(); it != shard.rings.end();) {
+  for (auto it = shard.values.begin(); it != shard.values.end();) {
     const auto here = it++;
     if (idle_from(here->second) + kClockToleranceNs > now_ns) continue;
     Drop(shard, here);
@@ -70,8 +70,8 @@ void LogTable::Sweep(Shard& shard, const Fingerprint& kept, int64_t now_ns) {
   const size_t bytes = bytes_.load(std::memory_order_relaxed);
   if (bytes > most_bytes_) {
     std::vector<decltype(OrderOf(kept, {}, 0))> order;
-    order.reserve(shard.rings.size());
-    for (const auto& [key, ring] : shard.rings) {
+    order.reserve(shard.values.size());
+    for (const auto& [key, ring] : shard.values) {
       if (key != kept) order.push_back(OrderOf(key, ring, now_ns));
     }
     std::make_heap(order.begin(), order.end(), std::greater<>());
@@ -79,21 +79,12 @@ void LogTable::Sweep(Shard& shard, const Fingerprint& kept, int64_t now_ns) {
     const size_t enough = shard.bytes - std::min(shard.bytes, excess);
     while (!order.empty() && shard.bytes > enough) {
       std::pop_heap(order.begin(), order.end(), std::greater<>());
-      Drop(shard, shard.rings.find({std::get<2>(order.back()), std::get<3>(order.back())}));
+      Drop(shard, shard.values.find({std::get<2>(order.back()), std::get<3>(order.back())}));
       order.pop_back();
       ++shard.evicted_live;
     }
   }
-  shard.sweep_at = std::max<size_t>(64, 2 * shard.rings.size());
-}
-
-void LogTable::Count(StoreStats* stats) const {
-  for (const Shard& shard : shards_) {
-    const std::lock_guard lock(shard.mutex);
-    stats->keys += static_cast<int64_t>(shard.rings.size());
-    stats->evictions += shard.evictions;
-    stats->evicted_live += shard.evicted_live;
-  }
+  shard.SetNextSweep();
 }
 
 }  // namespace tidegate

@@ -3,15 +3,14 @@
 #ifndef TIDEGATE_SRC_TABLE_LOG_TABLE_H_
 #define TIDEGATE_SRC_TABLE_LOG_TABLE_H_
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "algorithms/log.h"
+#include "table/shards.h"
 #include "tidegate/decision.h"
 #include "tidegate/fingerprint.h"
 #include "tidegate/store.h"
@@ -33,30 +32,16 @@ class LogTable {
   void Erase(const Fingerprint& key);
   void Clear();
   // Adds the counters of this table to `stats`.
-  void Count(StoreStats* stats) const;
+  void Count(StoreStats* stats) const { rings_.Count(stats); }
 
  private:
-  static constexpr size_t kShards = 256;
-  struct Hash {
-    size_t operator()(const Fingerprint& f) const { return f.lo; }
-  };
-  using Rings = absl::flat_hash_map<Fingerprint, InstantRing, Hash>;
-  // The mutex guards all the rest. Not absl::Mutex: built with its deadlock detection, as in
-  // Debian, it costs more than the decision.
-  struct alignas(64) Shard {
-    mutable std::mutex mutex;
-    Rings rings;
-    size_t bytes = 0;
-    size_t sweep_at = 64;  // rings
-    int64_t evictions = 0;
-    int64_t evicted_live = 0;
-  };
+  using Rings = Shards<InstantRing, 256>;
+  using Shard = Rings::Shard;
   // The bytes of a ring beside its instants.
   static constexpr size_t kRingBytes = sizeof(Fingerprint) + sizeof(InstantRing) + 2;
 
-  Shard& ShardOf(const Fingerprint& key) { return shards_[key.hi % kShards]; }
   // Both require the shard's mutex.
-  void Drop(Shard& shard, Rings::iterator it);
+  void Drop(Shard& shard, Rings::Values::iterator it);
   // Makes room; `kept` stays.
   void Sweep(Shard& shard, const Fingerprint& kept, int64_t now_ns);
 
@@ -64,14 +49,14 @@ class LogTable {
   // small ones. Each shard keeps the ring that it was asked for last.
   const size_t most_bytes_;
   std::atomic<size_t> bytes_{0};
-  std::array<Shard, kShards> shards_;
+  Rings rings_;
 };
 
 template <typename Work>
 Decision LogTable::With(const Fingerprint& key, int64_t now_ns, const Work& work) {
-  Shard& shard = ShardOf(key);
+  Shard& shard = rings_.Of(key);
   const std::lock_guard lock(shard.mutex);
-  auto [it, made] = shard.rings.try_emplace(key);
+  auto [it, made] = shard.values.try_emplace(key);
   const size_t before = made ? 0 : kRingBytes + it->second.bytes();
   Decision decision = work(it->second);
   const size_t grown = kRingBytes + it->second.bytes() - before;  // rings never shrink
@@ -79,7 +64,7 @@ Decision LogTable::With(const Fingerprint& key, int64_t now_ns, const Work& work
     return decision;
   shard.bytes += grown;
   const size_t bytes = bytes_.fetch_add(grown, std::memory_order_relaxed) + grown;
-  if (bytes > most_bytes_ || (made && shard.rings.size() > shard.sweep_at))
+  if (bytes > most_bytes_ || (made && shard.values.size() > shard.sweep_at))
     Sweep(shard, key, now_ns);
   return decision;
 }

@@ -2,13 +2,11 @@
 #ifndef TIDEGATE_SRC_TABLE_QUOTA_TABLE_H_
 #define TIDEGATE_SRC_TABLE_QUOTA_TABLE_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
+#include "table/shards.h"
 #include "tidegate/fingerprint.h"
 #include "tidegate/quota.h"
 #include "tidegate/store.h"
@@ -28,34 +26,23 @@ class QuotaTable {
   void Erase(const Fingerprint& key);
   void Clear();
   // Adds the counters of this table to `stats`.
-  void Count(StoreStats* stats) const;
+  void Count(StoreStats* stats) const { states_.Count(stats); }
 
  private:
   static constexpr size_t kShards = 64;
-  struct Hash {
-    size_t operator()(const Fingerprint& f) const { return f.lo; }
-  };
   struct Kept {
     int64_t forgotten_s;
     QuotaState state;
   };
-  using States = absl::flat_hash_map<Fingerprint, Kept, Hash>;
-  // The mutex guards all other members; see LogTable about its type.
-  struct alignas(64) Shard {
-    mutable std::mutex mutex;
-    States states;
-    size_t sweep_at = 64;  // the number of states
-    int64_t evictions = 0;
-    int64_t evicted_live = 0;
-  };
+  using States = Shards<Kept, kShards>;
+  using Shard = States::Shard;
   // The approximate bytes of a state in the map, with one or two top-ups.
   static constexpr size_t kStateBytes = sizeof(Fingerprint) + sizeof(Kept) + 64;
 
-  Shard& ShardOf(const Fingerprint& key) { return shards_[key.hi % kShards]; }
   void Sweep(Shard& shard, const Fingerprint& kept, int64_t now_s);
 
   const size_t most_states_;  // the bound for each shard
-  std::array<Shard, kShards> shards_;
+  States states_;
 };
 
 }  // namespace tidegate

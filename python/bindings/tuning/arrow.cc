@@ -170,12 +170,14 @@ bool VisitTexts(const std::string& format, const ArrowArray& array, const Visit&
   return true;
 }
 
+// Calls `visit` for each item; returns true.
 template <typename T, typename Visit>
-void VisitItems(const ArrowArray& array, const Visit& visit) {
+bool VisitItems(const ArrowArray& array, const Visit& visit) {
   const T* const items = BufferOf<T>(array, 1) + array.offset;
   for (int64_t i = 0; i < array.length; ++i) {
     visit(i, IsNull(array, i), static_cast<int64_t>(items[i]));
   }
+  return true;
 }
 
 // Calls `visit(i, is_null, value)` for ints of any width; those of 64 bits without a sign wrap.
@@ -184,29 +186,21 @@ bool VisitInts(char format, const ArrowArray& array, const Visit& visit) {
   if (array.length == 0) return true;
   switch (format) {
     case 'c':
-      VisitItems<int8_t>(array, visit);
-      return true;
+      return VisitItems<int8_t>(array, visit);
     case 'C':
-      VisitItems<uint8_t>(array, visit);
-      return true;
+      return VisitItems<uint8_t>(array, visit);
     case 's':
-      VisitItems<int16_t>(array, visit);
-      return true;
+      return VisitItems<int16_t>(array, visit);
     case 'S':
-      VisitItems<uint16_t>(array, visit);
-      return true;
+      return VisitItems<uint16_t>(array, visit);
     case 'i':
-      VisitItems<int32_t>(array, visit);
-      return true;
+      return VisitItems<int32_t>(array, visit);
     case 'I':
-      VisitItems<uint32_t>(array, visit);
-      return true;
+      return VisitItems<uint32_t>(array, visit);
     case 'l':
-      VisitItems<int64_t>(array, visit);
-      return true;
+      return VisitItems<int64_t>(array, visit);
     case 'L':
-      VisitItems<uint64_t>(array, visit);
-      return true;
+      return VisitItems<uint64_t>(array, visit);
     default:
       return false;
   }

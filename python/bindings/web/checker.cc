@@ -181,29 +181,29 @@ PyObject* NewOf(PyTypeObject* type, PyObject* args, Py_ssize_t count, vectorcall
   return self;
 }
 
+// Whether `args` are `count` parts that begin as those of every checker.
+bool AreParts(PyObject* args, PyObject* keywords, Py_ssize_t count) {
+  return PyTuple_GET_SIZE(args) == count && keywords == nullptr &&
+         IsRequestDecisionType(PyTuple_GET_ITEM(args, kKind));
+}
+
+PyObject* RefuseParts(const char* expected) {
+  return PyErr_Format(PyExc_TypeError,
+                      "the arguments are others; expected a class of RequestDecision, %s",
+                      expected);
+}
+
 PyObject* NewKeyChecker(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  if (PyTuple_GET_SIZE(args) != 6 || keywords != nullptr ||
-      !IsRequestDecisionType(PyTuple_GET_ITEM(args, kKind)) ||
-      !IsLimiter(PyTuple_GET_ITEM(args, kLimiter))) {
-    PyErr_SetString(PyExc_TypeError,
-                    "the arguments are others; expected a class of RequestDecision, a Limiter, an "
-                    "owner, observers, HeaderFields and limits");
-    return nullptr;
-  }
-  return NewOf(type, args, 6, CheckKey);
+  return AreParts(args, keywords, 6) && IsLimiter(PyTuple_GET_ITEM(args, kLimiter))
+             ? NewOf(type, args, 6, CheckKey)
+             : RefuseParts("a Limiter, an owner, observers, HeaderFields and limits");
 }
 
 PyObject* NewRuleChecker(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  if (PyTuple_GET_SIZE(args) != 5 || keywords != nullptr ||
-      !IsRequestDecisionType(PyTuple_GET_ITEM(args, kKind)) ||
-      !IsRuleLimiter(PyTuple_GET_ITEM(args, kLimiter)) ||
-      !PyBytes_CheckExact(PyTuple_GET_ITEM(args, kStart))) {
-    PyErr_SetString(PyExc_TypeError,
-                    "the arguments are others; expected a class of RequestDecision, a RuleLimiter, "
-                    "an owner, observers and bytes");
-    return nullptr;
-  }
-  return NewOf(type, args, 5, CheckRequest);
+  return AreParts(args, keywords, 5) && IsRuleLimiter(PyTuple_GET_ITEM(args, kLimiter)) &&
+                 PyBytes_CheckExact(PyTuple_GET_ITEM(args, kStart))
+             ? NewOf(type, args, 5, CheckRequest)
+             : RefuseParts("a RuleLimiter, an owner, observers and bytes");
 }
 
 int Traverse(PyObject* self, visitproc visit, void* arg) {
