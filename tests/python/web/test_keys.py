@@ -384,6 +384,16 @@ def test_a_claim_without_pyjwt_names_what_to_install(monkeypatch):
         keys.jwt_claim(key=SECRET, algorithms=["HS256"])
 
 
+@pytest.mark.parametrize("key", [0, "0", b"0"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_first_of_takes_the_number_0_for_a_key(key, is_async):
+    async def later(request):
+        return key
+
+    found = keys.first_of(later if is_async else lambda request: key, keys.peer)(scope())
+    assert (asyncio.run(found) if is_async else found) == key
+
+
 def test_first_of_awaits_each_that_is_async_and_finds_none_where_none_does():
     async def none(request):
         return None
