@@ -28,15 +28,19 @@ def shared_server(server_directory: Path) -> Iterator[RedisServer]:
         yield server
 
 
+def emptied(server: RedisServer) -> RedisServer:
+    # A client that lives on in a cycle would be shared, with the refusals that it remembers.
+    redis_uri._shared.clear()
+    server.command("FLUSHALL")
+    server.command("SCRIPT", "FLUSH")
+    server.command("CONFIG", "RESETSTAT")
+    return server
+
+
 @pytest.fixture
 def server(shared_server: RedisServer) -> RedisServer:
     """A server that other tests use too, emptied."""
-    # A client that lives on in a cycle would be shared, with the refusals that it remembers.
-    redis_uri._shared.clear()
-    shared_server.command("FLUSHALL")
-    shared_server.command("SCRIPT", "FLUSH")
-    shared_server.command("CONFIG", "RESETSTAT")
-    return shared_server
+    return emptied(shared_server)
 
 
 @pytest.fixture
@@ -86,6 +90,4 @@ def _shared_node(server_directory: Path) -> Iterator[RedisServer]:
 @pytest.fixture
 def shared_node(_shared_node: RedisServer) -> RedisServer:
     """Such a cluster that other tests use too, emptied."""
-    redis_uri._shared.clear()
-    _shared_node.command("FLUSHALL")
-    return _shared_node
+    return emptied(_shared_node)
