@@ -430,17 +430,18 @@ def test_a_reserve_and_a_rule_with_its_name_count_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("limit", "reserve", "algorithm"),
     [
-        {"limit": "1/minute", "reserve": "1%"},
-        {"limit": "1/second burst 4", "reserve": "50%"},
-        {"limit": "10/second burst 1", "reserve": "50%"},
-        {"limit": "1/minute", "reserve": "100%", "algorithm": "concurrency"},
+        ("1/minute", "1%", "token-bucket"),
+        ("1/second burst 4", "50%", "token-bucket"),
+        ("10/second burst 1", "50%", "token-bucket"),
+        ("1/minute", "100%", "concurrency"),
     ],
 )
-def test_a_reserve_that_leaves_nothing_is_refused(fields: dict[str, str]) -> None:
+def test_a_reserve_that_leaves_nothing_is_refused(limit: str, reserve: str, algorithm: str) -> None:
+    rule = {"id": "r", "by": "user", "limit": limit, "reserve": reserve, "algorithm": algorithm}
     with pytest.raises(RulesError, match=r"reserve of .* leaves nothing of") as caught:
-        RuleSet({"rules": [{"id": "r", "by": "user", **fields}]})
+        RuleSet({"rules": [rule]})
     assert caught.value.problems[0].where == "rules[0].reserve"
 
 
