@@ -106,9 +106,7 @@ class TopKeys(_Counting):
     """
 
     def __init__(self, capacity: int = 1000) -> None:
-        if check_int("the capacity", capacity, "an int from 1 up") < 1:
-            raise ConfigurationError(f"the capacity is {capacity}; expected an int from 1 up")
-        self.capacity = capacity
+        self.capacity = check_int("the capacity", capacity, "an int from 1 up", least=1)
         super().__init__()
 
     def _begin(self) -> None:
@@ -226,8 +224,7 @@ class RefusalLog(_Counting):
             raise ConfigurationError(
                 f"the secret is a {type(secret).__name__}; expected 16 to 64 bytes, or None"
             )
-        if isinstance(per_second, bool) or not isinstance(per_second, int) or per_second < 1:
-            raise ConfigurationError(f"per_second is {per_second!r}; expected an int from 1 up")
+        check_int("per_second", per_second, "an int from 1 up", least=1)
         self._limiter = Limiter(f"{per_second}/second", storage="memory://?capacity=1", clock=clock)
         self._sample = sample
         self._random = random.Random()

@@ -9,6 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tidegate.limiter.background import copied, renew_after_fork
+from tidegate.limiter.checks import check_int
 from tidegate.limiter.errors import ConfigurationError, StorageError
 
 if TYPE_CHECKING:
@@ -41,8 +42,7 @@ class BackgroundWriter(Generic[Key, Entry]):
     def __init__(self, *, interval: float, capacity: int) -> None:
         if not isinstance(interval, (int, float)) or isinstance(interval, bool) or not interval > 0:
             raise ConfigurationError(f"the interval is {interval!r}; expected seconds above 0")
-        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
-            raise ConfigurationError(f"the capacity is {capacity!r}; expected 1 or more")
+        check_int("the capacity", capacity, "1 or more", least=1)
         self._interval = interval
         self._capacity = capacity
         self._lock = threading.Lock()

@@ -9,7 +9,8 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Callable, Union
 
-from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
+from tidegate.limiter.checks import check_int, check_number
+from tidegate.limiter.errors import ArgumentTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,10 +57,8 @@ class Tiers:
                 f"the lookup of tiers is {lookup!r:.80}, which is async; expected a mapping or a "
                 "function that is not"
             )
-        if not isinstance(ttl, (int, float)) or isinstance(ttl, bool) or not ttl >= 0:
-            raise ConfigurationError(f"the ttl is {ttl!r}; expected 0 or more seconds")
-        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
-            raise ConfigurationError(f"the capacity is {capacity!r}; expected 1 or more")
+        check_number("the ttl", ttl, "0 or more seconds", least=0)
+        check_int("the capacity", capacity, "1 or more", least=1)
         self._lookup = lookup
         self._by = by
         self._ttl = ttl

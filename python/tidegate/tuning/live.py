@@ -24,6 +24,7 @@ from urllib.request import urlopen
 import numpy as np
 
 from tidegate._core import RedisStore, ShmStore
+from tidegate.limiter.checks import check_int
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, StorageError
 from tidegate.limiter.limiter import Limiter
 from tidegate.limiter.storage.visible import check_visible
@@ -87,8 +88,7 @@ class Service:
         without `keys`, top() has the columns fingerprint and reset_after of all limits in it.
         """
         for name, value in (("most", most), ("among", among)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigurationError(f"{name} is {value!r}; expected an int from 1 up")
+            check_int(name, value, "an int from 1 up", least=1)
         if isinstance(keys, (str, bytes)):
             raise ArgumentTypeError(f"the keys are {shown(keys)}; expected a list of keys")
         store = self._limiter.storage

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tidegate.web.execution import Execution
     from tidegate.web.request_limiter import RequestDecision
 
-__all__ = ["Answer", "answer_asgi", "answer_wsgi"]
+__all__ = ["Answer", "answer_asgi", "answer_wsgi", "close_body"]
 
 
 class Answer:
@@ -92,6 +92,13 @@ def answer_wsgi(
     return settling
 
 
+def close_body(body: Any) -> None:
+    """Closes the body of an answer, if it is one that is to be closed."""
+    close = getattr(body, "close", None)
+    if close is not None:
+        close()
+
+
 class _Settling:
     """The body of an answer of a WSGI application."""
 
@@ -119,9 +126,7 @@ class _Settling:
 
     def close(self) -> None:
         try:
-            close = getattr(self.body, "close", None)
-            if close is not None:
-                close()
+            close_body(self.body)
         finally:
             self._settle()
 

@@ -585,9 +585,7 @@ def check_wait(wait: object) -> float:
 def check_cost(limits: Iterable[Limit], cost: object) -> None:
     """Raises ConfigurationError for an invalid cost, or one that `limits` never let through."""
     accepted = "an int from 1 up, or a function of the request that returns one"
-    units = check_int("the cost", cost, accepted)
-    if units < 1:
-        raise ConfigurationError(f"the cost is {cost}; expected {accepted}")
+    units = check_int("the cost", cost, accepted, least=1)
     for limit in limits:
         # A limit of 0 refuses every cost on purpose.
         if units > limit.capacity > 0:

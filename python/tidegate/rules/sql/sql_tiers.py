@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Callable
 import sqlalchemy as sa
 
 from tidegate.limiter.background import renew_after_fork
-from tidegate.limiter.errors import ConfigurationError
+from tidegate.limiter.checks import check_int, check_number
 from tidegate.rules.sql.connection import Database
 from tidegate.rules.sql.schema import user_tiers
 
@@ -58,10 +58,8 @@ class SqlTiers:
         timeout: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not isinstance(ttl, (int, float)) or isinstance(ttl, bool) or not ttl >= 0:
-            raise ConfigurationError(f"the ttl is {ttl!r}; expected 0 or more seconds")
-        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
-            raise ConfigurationError(f"the capacity is {capacity!r}; expected 1 or more")
+        check_number("the ttl", ttl, "0 or more seconds", least=0)
+        check_int("the capacity", capacity, "1 or more", least=1)
         self._database = Database(database, timeout)
         self._by = by
         self._ttl = ttl

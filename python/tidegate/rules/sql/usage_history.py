@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Callable, NamedTuple, Union
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from tidegate.limiter.checks import check_int
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.rules.background_writer import BackgroundWriter
 from tidegate.rules.sql.bounded_table import HOUR, HourlyPrune, check_bounds
@@ -287,8 +288,7 @@ def usage_of(
             raise ArgumentTypeError(f"{name} is {value!r}; expected a datetime with a time zone")
         if value.tzinfo is None:
             raise ConfigurationError(f"{name} is {value!r}; expected a datetime with a time zone")
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise ConfigurationError(f"most is {most!r}; expected 1 or more")
+    check_int("most", most, "1 or more", least=1)
     columns = usage_hours.c
     asked = (
         sa.select(usage_hours)

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate.limiter.checks import check_int
 from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError
 from tidegate.limiter.limit import Limit
 from tidegate.tuning.columns import shown
@@ -134,8 +135,7 @@ def what_if_frame(what: Any) -> Frame:
 def top_clients_frame(result: Replay, most: int = 15, by: str | None = None) -> Frame:
     """Returns the first rows of result.totals(): key, requests, allowed, refused, refused_share."""
     _check_replay(result)
-    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-        raise ConfigurationError(f"most is {most!r}; expected an int from 1 up")
+    check_int("most", most, "an int from 1 up", least=1)
     totals = result.totals(by)
     return Frame({name: column[:most] for name, column in totals.columns.items()})
 

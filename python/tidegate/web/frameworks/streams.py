@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, Callable
 
+from tidegate.web.answers import close_body
 from tidegate.web.callables import is_async
 from tidegate.web.execution import AWAITING, BLOCKING, Execution
 
@@ -116,9 +117,7 @@ class Parts:
 
     def close(self) -> None:
         try:
-            close = getattr(self._parts, "close", None)
-            if close is not None:
-                close()
+            close_body(self._parts)
         finally:
             self._ended()
 
