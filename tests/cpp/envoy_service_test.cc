@@ -162,11 +162,7 @@ TEST_P(EnvoyServiceTest, NeverRefusesForALimitInShadow) {
        {.key = "ip", .limits = {"9/minute"}}});
   EXPECT_EQ(Outcome({{"user", "1"}, {"ip", "a"}}), "200 OK:0 OK:8");
   EXPECT_EQ(Outcome({{"user", "1"}, {"ip", "a"}}), "200 OK:0 OK:7");
-  const Counters& counters = CountersOf("user");
-  EXPECT_EQ(counters.total_hits, 2);
-  EXPECT_EQ(counters.within_limit, 1);
-  EXPECT_EQ(counters.over_limit, 1);
-  EXPECT_EQ(counters.shadow_mode, 1);
+  EXPECT_EQ(Counted("user"), "2 hits, 1 within, 1 near, 1 over, 1 in shadow");
 }
 
 TEST_P(EnvoyServiceTest, RefusesOnlyIfAllQuotasAreExceeded) {
@@ -242,11 +238,7 @@ TEST_P(EnvoyServiceTest, KeepsUsageAndCountersWhenTheTreeChanges) {
 TEST_P(EnvoyServiceTest, CountsHitsNearAndOverTheLimit) {
   Use({{.key = "user", .limits = {"10/minute"}}});
   for (int i = 0; i < 12; ++i) Outcome({{"user", "1"}});
-  const Counters& counters = CountersOf("user");
-  EXPECT_EQ(counters.total_hits, 12);
-  EXPECT_EQ(counters.within_limit, 10);
-  EXPECT_EQ(counters.near_limit, 2);
-  EXPECT_EQ(counters.over_limit, 2);
+  EXPECT_EQ(Counted("user"), "12 hits, 10 within, 2 near, 2 over, 0 in shadow");
   EXPECT_EQ(service->counters().requests, 12);
   EXPECT_EQ(service->counters().over_limit, 2);
 }
