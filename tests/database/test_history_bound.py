@@ -36,6 +36,12 @@ def database(request: pytest.FixtureRequest) -> RuleDatabase:
     return found
 
 
+@pytest.fixture
+def five_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Histories are written in parts of five users."""
+    monkeypatch.setattr("tidegate.rules.sql.usage_history._AT_ONCE", 5)
+
+
 def history_of(database: RuleDatabase, clock: Clock, **options: Any) -> UsageHistory:
     options = {"most_rows": 1000, "keep": None, "timeout": 60.0, **options}
     return UsageHistory(database.url, interval=NEVER, clock=clock, **options)
@@ -114,10 +120,10 @@ def test_known_users_wait_beside_any_number_of_invented_ones(sqlite: RuleDatabas
     assert sum(found.values()) == 35 + 35 + 30 + 10
 
 
+@pytest.mark.usefixtures("five_at_once")
 def test_known_users_are_written_before_any_number_of_invented_ones(
     sqlite: RuleDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.rules.sql.usage_history._AT_ONCE", 5)
     history = history_of(sqlite, Clock(), capacity=1000)
     for _ in range(2):
         history.add("known", "/a", allowed=1)
@@ -159,9 +165,8 @@ def test_invented_users_without_rows_are_written_once_in_each_write(
     assert rows_of(sqlite, 0)[("", "(other)")] == 400 - 1000 // 24
 
 
-def test_the_pause_between_two_transactions_is_as_long_as_they_are(
-    sqlite: RuleDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("five_at_once")
+def test_the_pause_between_two_transactions_is_as_long_as_they_are(sqlite: RuleDatabase) -> None:
     """Else a change by an operator might find none for its whole time-out, on a busy machine."""
 
     class Pauses(threading.Event):
@@ -173,7 +178,6 @@ def test_the_pause_between_two_transactions_is_as_long_as_they_are(
             begun[0] = time.monotonic()
             return self.is_set()
 
-    monkeypatch.setattr("tidegate.rules.sql.usage_history._AT_ONCE", 5)
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 400000)"
     sqlite.run(
         "CREATE TRIGGER slow AFTER INSERT ON usage_hours BEGIN "
@@ -191,10 +195,10 @@ def test_the_pause_between_two_transactions_is_as_long_as_they_are(
         assert 0.15 < pause <= took
 
 
+@pytest.mark.usefixtures("five_at_once")
 def test_a_history_that_is_closed_writes_not_each_of_many_invented_users(
-    sqlite: RuleDatabase, monkeypatch: pytest.MonkeyPatch
+    sqlite: RuleDatabase,
 ) -> None:
-    monkeypatch.setattr("tidegate.rules.sql.usage_history._AT_ONCE", 5)
     history = history_of(sqlite, Clock(), capacity=1000)
     for i in range(30):
         history.add(f"invented{i}", "/a", allowed=2, refused=1)
@@ -346,10 +350,8 @@ def test_entries_wait_while_writing_is_paused(
         assert (history.written, history.dropped) == (1, 0)
 
 
-def test_what_a_failed_write_has_stored_is_not_stored_again(
-    sqlite: RuleDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tidegate.rules.sql.usage_history._AT_ONCE", 5)
+@pytest.mark.usefixtures("five_at_once")
+def test_what_a_failed_write_has_stored_is_not_stored_again(sqlite: RuleDatabase) -> None:
     with history_of(sqlite, Clock(), most_rows=None) as history:
         for i in range(6):
             history.add(f"{i:05}", "/a", allowed=1)

@@ -176,13 +176,16 @@ raise SystemExit(_until_signalled(Service(), None))
 """
 
 
-def fake(methods: str) -> subprocess.CompletedProcess[str]:
+def run_fake(methods: str, status: int = 0) -> str:
+    """Serves until a signal, by a service with these methods; what the process says."""
     command = [sys.executable, "-c", FAKE.format(methods)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == status, done.stderr
+    return done.stderr
 
 
 def test_a_running_service_looks_for_garbage() -> None:
-    done = fake("""
+    run_fake("""
     def start(self):
         gc.disable()  # as while the process starts
         os.kill(os.getpid(), signal.SIGTERM)
@@ -190,12 +193,11 @@ def test_a_running_service_looks_for_garbage() -> None:
     def stop(self):
         return gc.isenabled()
 """)
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_service_ends_while_a_reload_hangs_or_fails() -> None:
     """Such as one that waits for a database that does not answer."""
-    done = fake("""
+    said = run_fake("""
     def start(self):
         os.kill(os.getpid(), signal.SIGHUP)
 
@@ -210,13 +212,12 @@ def test_the_service_ends_while_a_reload_hangs_or_fails() -> None:
     def stop(self):
         return self.reloads == 2
 """)
-    assert done.returncode == 0, done.stderr
-    assert "the first fails" in done.stderr
+    assert "the first fails" in said
 
 
 def test_a_signal_that_another_thread_gets_ends_the_service() -> None:
     """The system chooses the thread, and Python runs handlers on the main one, which waits."""
-    done = fake("""
+    run_fake("""
     def start(self):
         threading.Thread(target=self.signal, daemon=True).start()
 
@@ -228,19 +229,18 @@ def test_a_signal_that_another_thread_gets_ends_the_service() -> None:
     def stop(self):
         return True
 """)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_second_signal_ends_the_service_at_once_whatever_the_main_thread_does() -> None:
-    done = fake("""
+    methods = """
     def start(self):
         os.kill(os.getpid(), signal.SIGTERM)
 
     def stop(self):
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         threading.Event().wait()
-""")
-    assert done.returncode == 128 + signal.SIGINT, done.stderr
+"""
+    run_fake(methods, 128 + signal.SIGINT)
 
 
 def test_a_second_signal_ends_the_service_at_once(served: Served) -> None:
