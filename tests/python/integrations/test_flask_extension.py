@@ -123,6 +123,20 @@ def test_decorators_above_each_other_are_one_plan(app, clock):
     assert statuses(app, "/x", "/x", "/x", "/y", "/z", "/w") == [200, 429, 429, 200, 200, 429]
 
 
+def views_with_a_limited_post(limit):
+    """A class of views, of which only that of POST has a limit."""
+
+    class Methods(MethodView):
+        def get(self):
+            return {}
+
+        @limit
+        def post(self):
+            return {}
+
+    return Methods
+
+
 def test_views_of_every_kind_are_limited(app, clock):
     limiter = RateLimiter(app, clock=clock)
 
@@ -137,17 +151,10 @@ def test_views_of_every_kind_are_limited(app, clock):
         def get(self):
             return {}
 
-    class Methods(MethodView):
-        def get(self):
-            return {}
-
-        @limiter.limit("1/minute")
-        def post(self):
-            return {}
-
+    methods = views_with_a_limited_post(limiter.limit("1/minute"))
     app.add_url_rule("/listed", view_func=Listed.as_view("listed"))
     app.add_url_rule("/decorated", view_func=Decorated.as_view("decorated"))
-    app.add_url_rule("/methods", view_func=Methods.as_view("methods"))
+    app.add_url_rule("/methods", view_func=methods.as_view("methods"))
 
     @app.get("/async")
     @limiter.limit("1/minute")
@@ -163,16 +170,9 @@ def test_views_of_every_kind_are_limited(app, clock):
 def test_a_limit_above_a_class_is_one_of_its_endpoint(app, clock):
     limiter = RateLimiter(app, "9/minute", endpoint_limit="8/minute", clock=clock)
 
-    @limiter.limit("3/minute")
-    class Above(MethodView):
-        def get(self):
-            return {}
-
-        @limiter.limit("2/minute")
-        def post(self):
-            return {}
-
-    app.add_url_rule("/above", view_func=Above.as_view("above"))
+    methods = views_with_a_limited_post(limiter.limit("2/minute"))
+    above = limiter.limit("3/minute")(methods)
+    app.add_url_rule("/above", view_func=above.as_view("above"))
     client = app.test_client()
     first = client.post("/above")
     assert first.headers["RateLimit-Policy"] == (
