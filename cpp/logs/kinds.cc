@@ -7,7 +7,7 @@
 namespace tidegate::logs {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, Kind>, 19> kNames{{
+constexpr std::array<std::pair<std::string_view, Kind>, 20> kNames{{
     {"skip", Kind::kSkip},
     {"time", Kind::kTime},
     {"end_time", Kind::kEndTime},
@@ -17,6 +17,7 @@ constexpr std::array<std::pair<std::string_view, Kind>, 19> kNames{{
     {"word", Kind::kWord},
     {"encoded_key", Kind::kEncodedKey},
     {"address", Kind::kAddress},
+    {"address_port", Kind::kAddressPort},
     {"last_address", Kind::kLastAddress},
     {"request", Kind::kRequest},
     {"path", Kind::kPath},
@@ -53,6 +54,7 @@ Target AddField(Kind kind, const std::string& name, Schema* schema) {
     case Kind::kWord:
     case Kind::kEncodedKey:
     case Kind::kAddress:
+    case Kind::kAddressPort:
     case Kind::kLastAddress:
     case Kind::kPath:
       target.column = ColumnNamed(name, schema);

@@ -21,6 +21,7 @@ enum class Kind : uint8_t {
   kWord,         // text without blanks, such as an address
   kEncodedKey,   // text with %20 for a blank
   kAddress,      // an address, with or without a port
+  kAddressPort,  // an address and always a port: 2001:db8::1:80 is 2001:db8::1 here
   kLastAddress,  // the last address of a list, which the server itself has added
   kRequest,      // "GET /path HTTP/1.1": a method, a path and perhaps a host
   kPath,         // a path or a URL

@@ -44,6 +44,14 @@ std::string_view WithoutPort(std::string_view text) {
   return text.substr(0, colon);
 }
 
+// Removes the port of a text that always ends in one: 2001:db8::1:80 is 2001:db8::1.
+std::string_view WithoutLastPort(std::string_view text) {
+  const size_t colon = text.rfind(':');
+  int64_t port = 0;
+  if (colon == std::string_view::npos || text[0] == '[') return WithoutPort(text);
+  return ReadDigits(text.substr(colon + 1), &port) ? text.substr(0, colon) : text;
+}
+
 std::string Decoded(std::string_view text) {
   std::string decoded;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -111,6 +119,8 @@ bool Record::Set(const Target& target, std::string_view text) {
     }
     case Kind::kAddress:
       return SetKey(target.column, WithoutPort(text));
+    case Kind::kAddressPort:
+      return SetKey(target.column, WithoutLastPort(text));
     case Kind::kRequest:
       return SetRequest(text);
     case Kind::kPath:

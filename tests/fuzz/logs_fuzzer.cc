@@ -54,6 +54,7 @@ std::vector<std::pair<std::string, Target>> NamedFields(Schema* schema) {
   add("end", Kind::kEndTime);
   add("ip", Kind::kAddress);
   add("xff", Kind::kLastAddress);
+  add("client", Kind::kAddressPort);
   add("path", Kind::kPath);
   add("status", Kind::kStatus);
   add("a.b", Kind::kEncodedKey);

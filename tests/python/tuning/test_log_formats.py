@@ -79,16 +79,17 @@ def test_a_trailing_number_that_may_be_apaches_is_not_read_as_seconds(tail: str)
     assert any("format=" in note for note in log.notes)
 
 
+ALB = (
+    "https 2026-01-31T12:05:01.250000Z app/lb/50dc {client} {target} 0.000 1.248 0.002 "
+    '429 429 34 366 "GET https://www.example.com:443/a?b=c HTTP/1.1" "curl/7.46.0" '
+    "ECDHE-RSA TLSv1.2 arn:aws:x "
+    '"Root=1-58337262" "www.example.com" "arn:cert" 0 2026-01-31T12:05:00.000000Z "forward" '
+    '"-" "-" "10.0.0.1:80" "200" "-" "-" TID_1234\n'
+)
+
+
 def test_alb_is_read_with_the_times_at_which_requests_began() -> None:
-    line = (
-        "https 2026-01-31T12:05:01.250000Z app/lb/50dc 192.0.2.1:2817 10.0.0.1:80 0.000 1.248 "
-        "0.002 "
-        '429 429 34 366 "GET https://www.example.com:443/a?b=c HTTP/1.1" "curl/7.46.0" '
-        "ECDHE-RSA TLSv1.2 arn:aws:x "
-        '"Root=1-58337262" "www.example.com" "arn:cert" 0 2026-01-31T12:05:00.000000Z "forward" '
-        '"-" "-" "10.0.0.1:80" "200" "-" "-" TID_1234\n'
-    )
-    log = read(line)
+    log = read(ALB.format(client="192.0.2.1:2817", target="10.0.0.1:80"))
     assert log.format == "alb"
     assert row(log) == {
         "time": NOON_NS,
@@ -102,6 +103,31 @@ def test_alb_is_read_with_the_times_at_which_requests_began() -> None:
         "user_agent": "curl/7.46.0",
     }
     assert any("answered with 429" in note for note in log.notes)
+
+
+ALB_ADDRESSES = [
+    ("2a02:a33c:4538:1:bcf4:5264:e01c:f215:50718", "2a02:a33c:4538:1:bcf4:5264:e01c:f215"),
+    ("2001:db8::1:50718", "2001:db8::1"),
+    ("2001:db8:::80", "2001:db8::"),
+    ("[2001:db8::1]:50718", "2001:db8::1"),
+    ("[2001:db8::1]", "2001:db8::1"),
+    ("2001:db8::abcd", "2001:db8::abcd"),
+    ("192.0.2.1:50718", "192.0.2.1"),
+    ("-", "-"),
+]
+
+
+@pytest.mark.parametrize(("written", "address"), ALB_ADDRESSES)
+def test_what_follows_the_last_colon_of_albs_addresses_is_a_port(
+    written: str, address: str
+) -> None:
+    log = read(ALB.format(client=written, target="10.0.0.1:80"))
+    assert log["ip"][0] == address
+    columns = {"ip": "target:port", "client": "client:port"}
+    log = read(ALB.format(client=written, target=written), columns=columns)
+    assert (log["ip"][0], log["client"][0]) == (address, address)
+    log = read(ALB.format(client="-", target=written), columns={"target": "target:port"})
+    assert log["target"][0] == written
 
 
 def test_cloudfront_is_read_by_its_fields_and_decoded() -> None:

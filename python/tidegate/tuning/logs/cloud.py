@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidegate.limiter.errors import ConfigurationError
-from tidegate.tuning.logs.layout import Layout, kind_of, meanings, pattern
+from tidegate.tuning.logs.layout import Layout, Meaning, kind_of, meanings, pattern
 
 __all__ = ["alb", "w3c"]
 
@@ -15,15 +15,20 @@ _ALB = (
     '"request" "user_agent" ssl_cipher ssl_protocol target_group_arn "trace_id" "domain_name" '
     '"chosen_cert_arn" matched_rule_priority request_creation_time'
 )
+# IPv6 has no brackets: what follows the last colon is always the port.
+_ADDRESS_PORT: Meaning = ("address_port", "ip")
 _ALB_KNOWN = meanings(
     {
         "time": ("request_creation_time",),
-        "ip": ("client:port",),
         "status": ("elb_status_code",),
         "bytes": ("sent_bytes",),
         "user_agent": ("user_agent",),
     },
-    {"time": ("end_time", "duration"), "request": ("request", "url")},
+    {
+        "time": ("end_time", "duration"),
+        "client:port": _ADDRESS_PORT,
+        "request": ("request", "url"),
+    },
 )
 
 IIS = "Internet Information S"  # ervices, or Server: in #Software:
@@ -54,7 +59,10 @@ def alb(columns: Mapping[str, str]) -> Layout:
         before = (" " if number else "") + ('"' if quoted else "")
         pieces += [(before, None), ("", name.strip('"')), ('"' if quoted else "", None)]
     pieces.append((" ", None))  # more fields may follow
-    return pattern("alb", pieces, _ALB_KNOWN, columns, end_stamped=False, open_end=True)
+    known = dict(_ALB_KNOWN)
+    if columns.get("ip") == "target:port":
+        known["target:port"] = _ADDRESS_PORT
+    return pattern("alb", pieces, known, columns, end_stamped=False, open_end=True)
 
 
 def w3c(
