@@ -170,6 +170,12 @@ TEST_P(EnvoyReportsTest, ChargesTheLimitOfARequestInFull) {
   EXPECT_EQ(Outcome({{"tokens", "1", limit + R"(,"hitsAddend":0)"}}), "200 OK:1");
 }
 
+TEST_P(EnvoyReportsTest, CountsHitsNearTheLimitOnceWhereADescriptorIsReportedTwice) {
+  Use({{.key = "tokens", .limits = {"8/minute"}}});
+  EXPECT_EQ(Outcome({Of("tokens", 5), Of("tokens", 5)}), "429 OVER_LIMIT:0 OVER_LIMIT:0");
+  EXPECT_EQ(Counted("tokens"), "10 hits, 8 within, 2 near, 2 over, 0 in shadow");
+}
+
 TEST_P(EnvoyReportsTest, RefusesNothingForALimitInShadow) {
   Use({{.key = "tokens", .limits = {"8/minute"}, .shadow = true}});
   EXPECT_EQ(Outcome({Of("tokens", 10)}), "200 OK:0");

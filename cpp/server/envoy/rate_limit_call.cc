@@ -257,12 +257,15 @@ void RateLimitCall::TakeReports() {
     outcome.retry_after_ns = outcome.allowed ? 0 : outcome.more_after_ns();
   }
   // Of equal descriptors the last ones are the first to find no room.
+  absl::InlinedVector<int64_t, 4> later(beyond.size(), 0);
   for (size_t i = reports_->charges.of.size(); i-- > 0;) {
     const Charges::For& each = reports_->charges.of[i];
     Asked& asked = asked_[each.descriptor];
     const int64_t hits = std::min(asked.hits, beyond[each.charge]);
     beyond[each.charge] -= hits;
     asked.beyond = std::max(asked.beyond, hits);
+    asked.later = std::max(asked.later, later[each.charge]);
+    later[each.charge] += asked.hits - hits;
   }
   for (const Charges::For& each : reports_->charges.of) {
     Asked& asked = asked_[each.descriptor];
@@ -537,7 +540,7 @@ void RateLimitCall::CountReport(const Asked& asked, const Decision& binding) con
   }
   const int64_t capacity = binding.limit->capacity();
   const auto near = static_cast<int64_t>(static_cast<double>(capacity) * options().near_ratio);
-  const int64_t used = capacity - binding.remaining();
+  const int64_t used = capacity - binding.remaining() - asked.later;
   Add(counters.near_limit, std::clamp<int64_t>(used - near, 0, within));
 }
 

@@ -104,6 +104,7 @@ PyObject* RuleName(const Decision& decision) {
 PyObject* GetRule(PyObject* self, void*) { return RuleName(Of(self)); }
 PyObject* GetIndex(PyObject* self, void*) { return PyLong_FromUnsignedLong(Of(self).rule); }
 PyObject* GetLeased(PyObject* self, void*) { return PyBool_FromLong(Of(self).leased); }
+PyObject* GetBehind(PyObject* self, void*) { return PyBool_FromLong(Of(self).behind); }
 PyObject* GetDegraded(PyObject* self, void*) { return PyBool_FromLong(Of(self).degraded); }
 PyObject* GetChargedIn(PyObject* self, void*) {
   static PyObject* const names[] = {Interned("store"), Interned("fallback"), Interned("nowhere")};
@@ -173,6 +174,8 @@ PyGetSetDef getters[] = {
     {"_owner", GetOwner, nullptr, "The owner of its limits.", nullptr},
     {"_policy", GetPolicy, nullptr, "The name of the limit that binds in header fields.", nullptr},
     {"_limit", GetBinding, nullptr, "The limit that binds.", nullptr},
+    {"_behind", GetBehind, nullptr,
+     "Whether the state is further ahead than the clock allows, which a hit corrects.", nullptr},
     {"charged", GetCharged, nullptr,
      "The units that charge() or charge_up_to() charged; None in decisions of other calls.",
      nullptr},

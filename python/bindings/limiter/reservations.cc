@@ -135,12 +135,11 @@ py::object CallLimiter(const py::object& limiter, int op_number, const py::objec
 }  // namespace
 
 void RegisterReservations(py::module_& m) {
-  m.attr("FOUND_NOTHING") = static_cast<int>(Found::kNothing);
-  m.attr("FOUND_OPEN") = static_cast<int>(Found::kOpen);
-  m.attr("FOUND_AGAIN") = static_cast<int>(Found::kAgain);
-  m.attr("FOUND_SETTLED") = static_cast<int>(Found::kSettled);
-  m.attr("FOUND_OTHER") = static_cast<int>(Found::kOther);
-  m.attr("FOUND_NO_ANSWER") = static_cast<int>(Found::kNoAnswer);
+  constexpr std::pair<const char*, Found> kFound[] = {
+      {"FOUND_NOTHING", Found::kNothing}, {"FOUND_OPEN", Found::kOpen},
+      {"FOUND_AGAIN", Found::kAgain},     {"FOUND_SETTLED", Found::kSettled},
+      {"FOUND_OTHER", Found::kOther},     {"FOUND_NO_ANSWER", Found::kNoAnswer}};
+  for (const auto& [name, found] : kFound) m.attr(name) = static_cast<int>(found);
   py::class_<Reservation, std::shared_ptr<Reservation>>(m, "Reservation")
       .def(py::init(&NewReservation), py::arg("id"), py::arg("ttl_ns") = 0,
            py::arg("admitted_ns") = 0, py::arg("parts") = std::vector<PartTuple>(),

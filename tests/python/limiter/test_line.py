@@ -12,8 +12,8 @@ import pytest
 import tidegate as tg
 from polling import eventually
 from tidegate.limiter.loops import AsyncBridge
-from tidegate.limiter.waiting.queue import WaitingRoom
-from tidegate.limiter.waiting.turn import _LONGEST_SLEEP, KeyTurn
+from tidegate.limiter.waiting.queue import PATIENCE, WaitingRoom
+from tidegate.limiter.waiting.turn import KeyTurn
 
 SECOND = 1_000_000_000
 
@@ -146,9 +146,10 @@ def test_one_sleeps_until_there_is_a_unit_where_the_time_left_is_enough(
 
 
 @pytest.mark.parametrize(
-    ("left", "seconds"), [(None, _LONGEST_SLEEP), (0.5, 0.5), (2.0, 2.0), (0.0, 0.0), (-0.5, 0.0)]
+    ("left", "seconds"),
+    [(None, PATIENCE), (0.125, 0.125), (2.0, PATIENCE), (0.0, 0.0), (-0.5, 0.0)],
 )
-def test_one_sleeps_until_the_end_where_the_unit_is_for_those_who_came_before(
+def test_one_looks_again_soon_whether_those_who_came_before_took_the_unit(
     left: float | None, seconds: float
 ) -> None:
     sleeping = Sleeping()

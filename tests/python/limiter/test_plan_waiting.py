@@ -295,3 +295,54 @@ def test_a_peek_charges_and_counts_nothing() -> None:
     assert asyncio.run(model.plan.peek_async(["u", "t"])).allowed
     assert [each.stats().allowed + each.stats().denied for each in model.limiters] == [0, 0]
     assert model.limiters[1].peek("t").remaining == 5
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        ("50/second burst 1", "7/second burst 1"),
+        ("7/second burst 1", "50/second burst 1", "70/second burst 1"),
+        ("7/second burst 1", "1 at once"),
+        ("50/second burst 1", "7/second burst 1", "1 at once"),
+    ],
+)
+def test_a_plan_gets_in_between_callers_who_take_each_unit_as_it_comes(
+    limits: tuple[str, ...],
+) -> None:
+    model = Model(*limits)
+    taken = [0] * len(limits)
+
+    async def take(number: int, limiter: tg.Limiter) -> None:
+        while True:
+            wait = limiter.slot if limiter._has_leases else limiter.acquired
+            async with wait("k", timeout=None):
+                taken[number] += 1
+                if limiter._has_leases:  # the place is held for a while
+                    for _ in range(100):
+                        await asyncio.sleep(0)
+
+    async def main() -> int:
+        others = [
+            asyncio.create_task(take(number, each))
+            for number, each in enumerate(model.limiters)
+            for _ in range(3)
+        ]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        call = asyncio.create_task(model.plan.acquire_async(["k"] * len(limits), timeout=None))
+        begin = model.clock.now_ns()
+        for _ in range(5000):
+            if call.done():
+                break
+            model.clock.advance(0.001)
+            for _ in range(10):
+                await asyncio.sleep(0)
+        assert call.done(), taken
+        assert call.result().allowed
+        for each in others:
+            each.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        return model.clock.now_ns() - begin
+
+    assert asyncio.run(main()) < SECOND
+    assert min(taken) > 1

@@ -134,14 +134,6 @@ def test_the_factor_stays_in_force_when_the_rules_change() -> None:
         assert passed(limiter) == 5
 
 
-def test_after_close_clients_have_their_whole_limits_again() -> None:
-    shedding = shedding_of(Load(0.9))
-    limiter = limiter_of(load=shedding)
-    shedding.refresh()
-    shedding.close()
-    assert passed(limiter) == 100
-
-
 def test_a_limiter_attached_later_follows_the_current_load() -> None:
     with shedding_of(Load(0.9)) as shedding:
         shedding.refresh()
@@ -150,7 +142,7 @@ def test_a_limiter_attached_later_follows_the_current_load() -> None:
         assert passed(limiter) == 50
 
 
-def test_no_request_costs_more_after_close() -> None:
+def test_after_close_clients_have_their_whole_limits_again() -> None:
     shedding = shedding_of(Load(0.9))
     first = limiter_of(load=shedding)
     shedding.refresh()

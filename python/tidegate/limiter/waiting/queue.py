@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 import weakref
 
 from tidegate.limiter.background import renew_after_fork
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
     Key = Union[str, bytes]
 
-__all__ = ["Bell", "Ticket", "WaitingRoom", "enter_together"]
+__all__ = ["PATIENCE", "Bell", "Ticket", "WaitingRoom", "enter_together"]
+
+PATIENCE = 0.25
+"""Seconds that a caller whose turn it is has for an answer, before later ones pass."""
 
 
 class Bell:
@@ -47,19 +51,27 @@ class Bell:
 
 
 class Ticket:
-    """A place in the queue of one key. `wake` has its owner try again. While the owner `yields`,
-    for it waits for another key too, later tickets go before it.
+    """A place in the queue of one key. `wake` has its owner try again; tickets of one `runner`, a
+    thread or an event loop, answer or do not answer together. While the owner `yields`, for it
+    waits for another key too, or is `absent`, for its runner does not run, later tickets go before
+    it.
 
     It is in the queue no longer than it exists: an exception of a signal handler may end its
     owner at any instruction, also before the owner has the ticket, or while it leaves.
     """
 
-    __slots__ = ("__weakref__", "cost", "key", "place", "wake", "wakes_next", "yields")
+    __slots__ = (
+        "__weakref__", "absent", "called_at", "cost", "key", "place", "runner", "wake",
+        "wakes_next", "yields",
+    )  # fmt: skip
 
-    def __init__(self, key: Key, cost: int, wake: Callable[[], None]) -> None:
+    def __init__(self, key: Key, cost: int, wake: Callable[[], None], runner: object) -> None:
         self.key = key
         self.cost = cost
         self.wake = wake
+        self.runner = runner
+        self.called_at: float | None = None
+        self.absent = False
         self.wakes_next = False
         self.yields = False
         self.place: _Place | None = None
@@ -67,6 +79,16 @@ class Ticket:
     def is_first(self) -> bool:
         """Returns whether no earlier ticket of the queue waits for its key."""
         return self.place is None or self.place.room.is_first(self)
+
+    def answer(self) -> None:
+        """Says that the owner runs."""
+        self.called_at = None
+        self.absent = False
+
+    def call_ahead(self) -> bool:
+        """Calls the ticket that is first, since there is room for it. Returns whether this one is
+        first then, for those before it have not answered in time."""
+        return self.place is None or self.place.room.call_ahead(self)
 
     def cost_ahead(self) -> int:
         """The units that earlier tickets wait for."""
@@ -120,9 +142,9 @@ class WaitingRoom:
     # Another thread of the parent may have held the lock, and the tickets are of its threads.
     _after_fork = forget_all
 
-    def enter(self, key: Key, cost: int, wake: Callable[[], None]) -> Ticket:
+    def enter(self, key: Key, cost: int, wake: Callable[[], None], runner: object = None) -> Ticket:
         """Joins the end of the queue for `key`, which the ticket leaves when it is dropped."""
-        ticket = Ticket(key, cost, wake)
+        ticket = Ticket(key, cost, wake, runner)
         ticket.place = place = _Place(ticket, self)
         with self._lock:
             line = self.lines.get(place.line)
@@ -139,14 +161,40 @@ class WaitingRoom:
 
     def cost_ahead(self, ticket: Ticket) -> int:
         """The units that earlier tickets wait for."""
-        cost = 0
         with self._lock:
-            for place in list(self.lines.get(_line(ticket.key), ())):
-                each = place()
-                if each is ticket:
-                    break
-                cost += each.cost if each is not None and not each.yields else 0
-        return cost
+            return sum(each.cost for each in self._ahead(ticket))
+
+    def call_ahead(self, ticket: Ticket) -> bool:
+        """Wakes the first ticket before `ticket`, and passes over those whose runner was called
+        long ago. Returns whether none is left."""
+        now = time.monotonic()
+        woken: list[Ticket] = []
+        with self._lock:
+            ahead = self._ahead(ticket)
+            while ahead and ahead[0].called_at is not None and now - ahead[0].called_at >= PATIENCE:
+                runner = ahead[0].runner or ahead[0]
+                gone = [each for each in ahead if (each.runner or each) is runner]
+                for each in gone:
+                    each.absent = True
+                woken += gone  # each answers once its runner runs again
+                ahead = [each for each in ahead if not each.absent]
+            if ahead and ahead[0].called_at is None:
+                ahead[0].called_at = now
+                woken.append(ahead[0])
+        for each in woken:
+            each.wake()
+        return not ahead
+
+    def _ahead(self, ticket: Ticket) -> list[Ticket]:
+        """Returns the tickets that go before `ticket`, in order."""
+        ahead = []
+        for place in list(self.lines.get(_line(ticket.key), ())):
+            each = place()
+            if each is ticket:
+                break
+            if each is not None and not (each.yields or each.absent):
+                ahead.append(each)
+        return ahead
 
     def yield_to_later(self, ticket: Ticket, yields: bool) -> None:
         """Sets whether later tickets go before `ticket`, and wakes the first of them."""
@@ -211,20 +259,20 @@ def _leave(place: _Place) -> None:
 
 
 def _first(line: dict[_Place, None] | None, asking: Ticket | None = None) -> Ticket | None:
-    """Returns the first ticket that is `asking` or yields to nobody."""
+    """Returns the first ticket that is `asking`, or neither yields nor is absent."""
     while line:
         place = next(iter(line))
         ticket = place()
         if ticket is None:
             line.pop(place, None)
-        elif ticket is asking or not ticket.yields:
+        elif ticket is asking or not (ticket.yields or ticket.absent):
             return ticket
         else:
             break
     # A copy, since a collection of garbage may remove tickets meanwhile.
     for place in list(line or ()):
         ticket = place()
-        if ticket is not None and (ticket is asking or not ticket.yields):
+        if ticket is not None and (ticket is asking or not (ticket.yields or ticket.absent)):
             return ticket
     return None
 
@@ -245,6 +293,7 @@ def enter_together(
     keys: Sequence[Key],
     costs: Sequence[int],
     wake: Callable[[], None],
+    runner: object,
 ) -> tuple[list[Ticket], list[int]]:
     """Joins several queues at once: of two callers that do, one is before the other in all queues
     that they share, so they never wait for each other.
@@ -262,7 +311,7 @@ def enter_together(
             together[number] = (room, key, together[number][2] + cost)
         numbers.append(number)
     with _entering:
-        return [room.enter(key, cost, wake) for room, key, cost in together], numbers
+        return [room.enter(key, cost, wake, runner) for room, key, cost in together], numbers
 
 
 def _line(key: Key) -> bytes:

@@ -10,7 +10,7 @@ import abc
 import math
 
 from tidegate._core import Decision
-from tidegate.limiter.waiting.queue import Bell, enter_together
+from tidegate.limiter.waiting.queue import PATIENCE, Bell, enter_together
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ __all__ = ["KeyTurn", "PlanTurn", "Turn"]
 
 # Longer than any wait that a timer of the platform accepts.
 _LONGEST_SLEEP = 3600.0
+# The most seconds for which a plan keeps a free place until its other limits have room.
+_LONGEST_IDLE = 1.0
 # Seconds between two looks for a place that another limiter of the storage, perhaps in another
 # process, gave back: nothing wakes callers here then.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
@@ -85,11 +87,12 @@ class Turn(abc.ABC):
         # by its time.
         self._timed = limiter._timed or has_leases
         self._pause = 0.0
+        self._seen_ns = limiter._waits_ns()
 
     def wait(self) -> Decision:
         """Returns the decision: an allowed one, or the refusal when waiting is of no use."""
         bell = Bell()
-        self.tickets = self._enter(bell.ring)
+        self.tickets = self._enter(bell.ring, bell)
         try:
             while True:
                 bell.silence()
@@ -117,7 +120,7 @@ class Turn(abc.ABC):
             with contextlib.suppress(RuntimeError):  # a closed loop has no task left to wake
                 loop.call_soon_threadsafe(woken.set)
 
-        self.tickets = self._enter(wake)
+        self.tickets = self._enter(wake, loop)
         try:
             while True:
                 woken.clear()
@@ -144,7 +147,8 @@ class Turn(abc.ABC):
         """Tries once: returns the decision, or how long to sleep at most."""
         first = self._is_first()
         forecast = self._peek()
-        if forecast.allowed and first:
+        first = first or (forecast.allowed and self._passes_absent())
+        if first and (forecast.allowed or forecast._behind):
             decision = self._hit()
             if decision.allowed:
                 return decision
@@ -164,7 +168,8 @@ class Turn(abc.ABC):
             return self._look()
         first = self._is_first()
         forecast = await self._peek_async()
-        if forecast.allowed and first:
+        first = first or (forecast.allowed and self._passes_absent())
+        if first and (forecast.allowed or forecast._behind):
             decision = await self._hit_or_leave()
             if decision.allowed:
                 return decision
@@ -197,23 +202,41 @@ class Turn(abc.ABC):
             self._give_back(done.result())
 
     def _is_first(self) -> bool:
+        for ticket in self.tickets:
+            ticket.answer()
         return all(ticket.is_first() for ticket in self.tickets)
+
+    def _passes_absent(self) -> bool:
+        """Calls those who could go now; returns whether this turn is first, for none of them has
+        answered."""
+        if not self._timed:
+            return False
+        passed = [ticket.call_ahead() for ticket in self.tickets]
+        return all(passed)
+
+    def _left(self) -> float:
+        """Seconds until the deadline. A clock that is set back does not put it off."""
+        now_ns = self._limiter._waits_ns()
+        if self._deadline_ns is None:
+            return math.inf
+        self._deadline_ns -= max(0, self._seen_ns - now_ns)
+        self._seen_ns = now_ns
+        return (self._deadline_ns - now_ns) / 1e9
 
     def _sleep(self, forecast: Decision, first: bool) -> float:
         """Seconds until the next try, 0.0 if waiting longer is of no use."""
         wait = forecast.retry_after
-        deadline_ns = self._deadline_ns
-        left = math.inf if deadline_ns is None else (deadline_ns - self._limiter._waits_ns()) / 1e9
+        left = self._left()
         if wait == math.inf or self._longest_sure_wait(forecast) > left:
             return 0.0
-        most = _LONGEST_SLEEP
+        most = PATIENCE if forecast.allowed else _LONGEST_SLEEP
         if self._has_leases and first:
             most = self._pause = min(2 * self._pause or _FIRST_PAUSE, _LONGEST_PAUSE)
         return max(0.0, min(wait or left, left, most))
 
     @abc.abstractmethod
-    def _enter(self, wake: Callable[[], None]) -> Sequence[Ticket]:
-        """Joins the queues."""
+    def _enter(self, wake: Callable[[], None], runner: object) -> Sequence[Ticket]:
+        """Joins the queues, as a ticket of the thread or event loop `runner`."""
 
     @abc.abstractmethod
     def _peek(self, *, in_turn: bool = False) -> Decision:
@@ -246,8 +269,8 @@ class KeyTurn(Turn):
         self._key = key
         self._cost = cost
 
-    def _enter(self, wake: Callable[[], None]) -> Sequence[Ticket]:
-        return (self._limiter._room.enter(self._key, self._cost, wake),)
+    def _enter(self, wake: Callable[[], None], runner: object) -> Sequence[Ticket]:
+        return (self._limiter._room.enter(self._key, self._cost, wake, runner),)
 
     def _peek(self, *, in_turn: bool = False) -> Decision:
         return self._limiter.peek(self._key, self._cost_in_turn() if in_turn else self._cost)
@@ -292,9 +315,9 @@ class PlanTurn(Turn):
         self._costs = costs
         self._ticket_of: list[int] = []
 
-    def _enter(self, wake: Callable[[], None]) -> Sequence[Ticket]:
+    def _enter(self, wake: Callable[[], None], runner: object) -> Sequence[Ticket]:
         rooms = [limiter._room for limiter in self._plan.limiters]
-        tickets, self._ticket_of = enter_together(rooms, self._keys, self._costs, wake)
+        tickets, self._ticket_of = enter_together(rooms, self._keys, self._costs, wake, runner)
         return tickets
 
     def _is_first(self) -> bool:
@@ -335,15 +358,24 @@ class PlanTurn(Turn):
         return max(waits, default=0.0)
 
     def _let_others_pass(self, refusal: Decision) -> None:
-        """Yields in the queues of keys that have room."""
+        """Yields in the queues of keys that have room; not for so short a time that it costs others
+        no more than the units of this turn, which would else never find all keys free at once."""
         lacking = set()
+        longest = 0.0
+        holdable = dict.fromkeys(range(len(self.tickets)), 0.0)
         outcomes = iter(refusal.outcomes)
-        for limiter, number in zip(self._plan.limiters, self._ticket_of):
-            for _ in limiter.limits:
-                if not next(outcomes).allowed:
+        for limiter, number, cost in zip(self._plan.limiters, self._ticket_of, self._costs):
+            for limit, outcome in zip(limiter.limits, outcomes):
+                is_place = limit.algorithm == "concurrency"
+                if not outcome.allowed:
                     lacking.add(number)
+                    longest = max(longest, math.inf if is_place else outcome.retry_after)
+                elif is_place:
+                    holdable[number] = max(holdable[number], _LONGEST_IDLE)
+                elif limit.algorithm != "quota":
+                    holdable[number] = max(holdable[number], limit.period / limit.count * cost)
         for number, ticket in enumerate(self.tickets):
-            ticket.yield_to_later(number not in lacking)
+            ticket.yield_to_later(number not in lacking and longest > holdable[number])
 
     def _asked(self, in_turn: bool) -> Sequence[int]:
         if not in_turn:
