@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -203,3 +205,131 @@ def test_a_file_that_arrow_cannot_read_is_an_error(tmp_path) -> None:
     twice = pa.Table.from_arrays([pa.array([NOON_NS])] * 2, names=["ts", "ts"])
     with pytest.raises(ConfigurationError, match="two columns 'ts'; expected names that"):
         tuning.read_log(twice)
+
+
+BINARY = [pa.binary(), pa.large_binary(), pa.binary(2), pa.dictionary(pa.int32(), pa.binary())]
+
+
+@pytest.mark.parametrize("kind", BINARY, ids=str)
+@pytest.mark.parametrize("columns", [None, {"ip": "ip", "time": "ts"}])
+def test_binary_is_read_as_text(tmp_path: Path, kind: Any, columns: Any) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow has no Parquet here")
+    given = pa.table(
+        {
+            "ts": [b"2026-01-31T12:05:00Z", b"2026-01-31T12:05:01Z", b"2026-01-31T12:05:02Z"],
+            "ip": pa.array([b"ab", None, "\u00e9".encode()], kind),
+        }
+    )
+    parquet.write_table(given, tmp_path / "log.parquet")
+    for source in (given, tmp_path / "log.parquet"):
+        log = tuning.read_log(source, columns=columns)
+        assert log.times.tolist() == [NOON_NS, NOON_NS + 10**9, NOON_NS + 2 * 10**9]
+        assert list(log["ip"]) == ["ab", "-", "\u00e9"]
+
+
+@pytest.mark.parametrize("bad", [0, 3])
+def test_binary_that_is_not_utf_8_is_a_bad_row(bad: int) -> None:
+    ips = [b"a", b"b", None, b"c"]
+    ips[bad] = b"\xff\xfe"
+    log = tuning.read_log(pa.table({"ts": [NOON_NS + at for at in range(4)], "ip": ips}))
+    assert list(log["ip"]) == [ip.decode() if ip else "-" for ip in ips if ip != b"\xff\xfe"]
+    assert (log.bad, log.bad_lines[0].line) == (1, bad + 1)
+    assert log.bad_lines[0].reason == "the row has b'\\xff\\xfe'; expected text in UTF-8"
+
+
+def test_binary_that_is_no_text_is_not_read_unless_it_is_named() -> None:
+    ids = [bytes([0xFF, at]) for at in range(3)]
+    given = pa.table({"ts": [NOON_NS] * 3, "user_id": ids, "account": ["a", "b", "c"]})
+    log = tuning.read_log(given)
+    assert list(log["user"]) == ["a", "b", "c"]
+    assert "user_id was not read: most of its first bytes are not UTF-8." in log.notes
+    with pytest.raises(ConfigurationError, match=r"no row .* has b'.*'; expected text in UTF-8"):
+        tuning.read_log(given, columns={"user": "user_id"})
+
+
+@pytest.mark.parametrize(
+    ("columns", "name"), [(None, "ip"), ({"client": "request.remote_ip"}, "client")]
+)
+def test_fields_of_structs_are_found_as_in_json(tmp_path: Path, columns: Any, name: str) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow has no Parquet here")
+    request = [{"remote_ip": "a", "line": {"uri": "/a"}}, None, {"remote_ip": "b", "line": None}]
+    given = pa.table({"at": [{"ts": NOON_NS + at} for at in range(3)], "request": request})
+    parquet.write_table(given, tmp_path / "log.parquet")
+    named = {"time": "at.ts", "path": "request.line.uri", **(columns or {})}
+    for source in (given, tmp_path / "log.parquet"):
+        log = tuning.read_log(source, columns=named)
+        assert log.times.tolist() == [NOON_NS, NOON_NS + 1, NOON_NS + 2]
+        assert list(log[name]) == ["a", "-", "b"]
+        assert list(log["path"]) == ["/a", "-", "-"]
+
+
+def test_a_column_comes_before_a_field_of_its_name_in_a_struct() -> None:
+    given = {"ts": [NOON_NS], "client": [{"ip": "nested", "id": "c"}], "client.ip": ["plain"]}
+    log = tuning.read_log(pa.table(given), columns={"id": "client.id"})
+    assert (log["ip"][0], log["id"][0]) == ("plain", "c")
+    with pytest.raises(ConfigurationError, match=r"expected one of ts, client\.id, client\.ip$"):
+        tuning.read_log(pa.table(given), columns={"ip": "client"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit", "options"),
+    [
+        (pa.decimal128(20, 3), 1, {}),
+        (pa.decimal128(38, 28), 1, {}),
+        (pa.decimal256(76, 60), 1, {"time_unit": "s"}),
+        (pa.decimal128(30, 6), 10**3, {}),
+        (pa.decimal128(19, 0), 10**9, {}),
+    ],
+    ids=str,
+)
+def test_decimal_times_are_read_exactly(kind: Any, unit: int, options: Any) -> None:
+    least = Decimal(1).scaleb(-min(kind.scale, 9))  # a nanosecond, if the type has it
+    times = [(Decimal(1_769_861_100) * unit) + part for part in (0, least, 123 * least)]
+    given = pa.table({"time": pa.array([*times, None], kind), "ip": ["a", "b", "c", "d"]})
+    log = tuning.read_log(given, **options)
+    step = int(least * (10**9 // unit))
+    assert log.times.tolist() == [NOON_NS, NOON_NS + step, NOON_NS + 123 * step]
+    assert list(log["ip"]) == ["a", "b", "c"]
+    assert log.bad_lines[0].reason.startswith("the row has nothing; expected a time such as")
+
+
+@pytest.mark.parametrize("time", ["-0.001", "10000000000.000"])
+def test_rows_with_decimal_times_out_of_range_are_left_out(time: str) -> None:
+    times = pa.array([Decimal(time), Decimal("1769861100.000")], pa.decimal128(30, 3))
+    log = tuning.read_log(pa.table({"ts": times, "ip": ["a", "b"]}), time_unit="s")
+    assert (list(log["ip"]), log.times.tolist()) == (["b"], [NOON_NS])
+    assert log.bad_lines[0].reason == (
+        f"the row has {time}; expected a time from 1970 to the year 2116"
+    )
+
+
+def test_other_decimals_are_read_as_numbers() -> None:
+    decimals = {"user_id": ("7", 38, 0), "status": ("200", 5, 0), "latency_ms": ("1.5", 9, 3)}
+    columns = {
+        name: pa.array([Decimal(text)], pa.decimal128(precision, scale))
+        for name, (text, precision, scale) in decimals.items()
+    }
+    log = tuning.read_log(pa.table({"ts": [NOON_NS], **columns}))
+    assert (log["user"][0], log["status"][0], log["duration_ns"][0]) == ("7", 200, 1_500_000)
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [([True], "True"), ([[NOON_NS]], "list<item: int64>"), ([None], "None")],
+)
+def test_a_time_that_is_none_is_shown(values: Any, shown: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        tuning.read_log(pa.table({"time": values, "ip": ["a"]}))
+    said = f"the log has the fields time, ip, and time is {shown}; expected a field with the"
+    assert said in str(raised.value)
+
+
+def test_columns_whose_first_rows_have_no_value_are_found() -> None:
+    given = pa.table({"ts": [None, NOON_NS], "ip": ["a", "b"], "took_ms": [None, 2]})
+    log = tuning.read_log(given)
+    assert (list(log["ip"]), log["duration_ns"].tolist(), log.bad) == (["b"], [2_000_000], 1)
+
+
+@pytest.mark.parametrize("written", ["[2001:db8::1]:80", "[2001:db8::1]", "2001:db8::1"])
+def test_ports_of_addresses_in_tables_are_left_out(written: str) -> None:
+    assert tuning.read_log(pa.table({"ts": [NOON_NS], "ip": [written]}))["ip"][0] == "2001:db8::1"

@@ -9,7 +9,7 @@ from typing import Any
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.logs.layout import Meaning, kind_of
 
-__all__ = ["end_stamped", "meanings"]
+__all__ = ["MOST_DOTS", "end_stamped", "meanings"]
 
 # The names of each column, the likeliest first, in lower case and reduced to letters and digits,
 # so that client.ip, clientIp and client_ip are the same name.
@@ -32,6 +32,8 @@ _NAMES = {
     "tier": "tier plan usertier",
     "forwarded_for": "xforwardedfor httpxforwardedfor forwardedfor",
 }
+# What lies deeper in nested objects is not found.
+MOST_DOTS = 8
 _DURATIONS = ("duration", "latency", "elapsed", "responsetime", "requestduration", "timetaken")
 _UNITS = ("s", "ms", "us", "ns")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -67,15 +69,21 @@ def meanings(
             continue
         for each in names.split():
             name = by_plain.get(each, "")
-            if name and name not in chosen and _suits(column, found[name]):
+            if not name or name in chosen:
+                continue
+            if isinstance(found[name], bytes):
+                notes.append(f"{name} was not read: most of its first bytes are not UTF-8.")
+            elif _suits(column, found[name]):
                 chosen[name] = (kind_of(column), column)
                 break
     if "duration" not in columns:
         notes += _choose_duration(found, by_plain, duration_unit, chosen)
     if "time" not in _columns(chosen):
+        times = [by_plain[each] for each in _NAMES["time"].split() if each in by_plain]
+        given = f", and {times[0]} is {found[times[0]]!s:.80}" if times else ""
         raise ConfigurationError(
-            f"the log has the fields {_listed(found)}; expected a field with the time: name it "
-            'by columns={"time": ...}'
+            f"the log has the fields {_listed(found)}{given}; expected a field with the time: name "
+            'it by columns={"time": ...}'
         )
     return chosen, notes
 

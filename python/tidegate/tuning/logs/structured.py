@@ -9,7 +9,7 @@ from typing import Any
 
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.logs.layout import Layout
-from tidegate.tuning.logs.names import end_stamped, meanings
+from tidegate.tuning.logs.names import MOST_DOTS, end_stamped, meanings
 
 __all__ = ["csv_layout", "csv_sniffed", "json_layout"]
 
@@ -40,7 +40,7 @@ def json_layout(lines: list[str], columns: Mapping[str, Any], duration_unit: str
 def _flatten(value: dict[str, Any], prefix: str, into: dict[str, Any]) -> None:
     for name, each in value.items():
         if isinstance(each, dict):
-            if prefix.count(".") < 8:
+            if prefix.count(".") < MOST_DOTS:
                 _flatten(each, f"{prefix}{name}.", into)
         elif not isinstance(each, list) and into.get(prefix + name) in (None, "", "-"):
             into[prefix + name] = each

@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Context, Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tidegate.tuning.logs import _logs
 from tidegate.tuning.logs.detect import ReadOptions
 from tidegate.tuning.logs.layout import Layout
 from tidegate.tuning.logs.log import BadLine
-from tidegate.tuning.logs.names import end_stamped, meanings
+from tidegate.tuning.logs.names import MOST_DOTS, end_stamped, meanings
 from tidegate.tuning.logs.parts import Parts, keys_of
 from tidegate.tuning.optional import needed
 
@@ -27,11 +28,13 @@ _DURATION_NS = {"seconds": 10**9, "milliseconds": 10**6, "microseconds": 10**3, 
 _UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _REQUEST = re.compile(r"[A-Z_-]+ (.+?)(?: HTTP/[\d.]+)?")
 _ORIGIN = re.compile(r"\w+://[^/?#]*")
-_PORT = re.compile(r"^([\d.]+):\d+$")
+_PORT = re.compile(r"^(?:\[([^\]]+)\].*|([\d.]+):\d+)$")
 # Instants of 1973 and later, the same bound as in the reader of text logs.
 _LEAST = 10**8
 _TIME = "a time such as 2026-01-31T13:05:00Z"
 _RANGE = "a time from 1970 to the year 2116"
+_EXACT = Context(prec=100)  # the longest decimals of Arrow have 76 digits
+_SAMPLE = 100
 _NO_TIME = np.iinfo(np.int64).min
 
 
@@ -80,23 +83,19 @@ def _parts(arrow: Any, options: ReadOptions, name: str) -> Parts:
 
     if not arrow.num_rows:
         raise ConfigurationError("the table has no rows; expected a log")
-    names = arrow.schema.names
-    twice = [name for at, name in enumerate(names) if name in names[:at]]
-    if twice:
-        raise ConfigurationError(
-            f"the table has two columns {twice[0]!r}; expected names that tell them apart"
-        )
-    found = {}
-    for field in arrow.schema:
-        values = arrow.column(field.name)
-        found[field.name] = 0 if pa.types.is_temporal(field.type) else values[0].as_py()
+    named = _named(arrow)
+    found = {field: _sample(values) for field, values in named.items()}
     chosen, notes = meanings(found, options.columns, options.duration_unit)
-    columns = {
-        column: (kind, _plain(arrow.column(name))) for name, (kind, column) in chosen.items()
-    }
+    columns = {}
+    wrong = []
+    for field, (kind, column) in chosen.items():
+        values = _plain(named[field])
+        texts, no_text = _decoded(values)
+        columns[column] = kind, texts
+        wrong.append(("text in UTF-8", values, no_text))
     instants = columns.pop("time")[1]
     times = _times(instants, options)
-    wrong = [(_TIME, instants, times.missing), (_RANGE, instants, times.far)]
+    wrong += [(_TIME, instants, times.missing), (_RANGE, instants, times.far)]
     result: dict[str, Any] = {}
     for column, (kind, values) in columns.items():
         if kind in _DURATION_NS:
@@ -130,6 +129,74 @@ def _parts(arrow: Any, options: ReadOptions, name: str) -> Parts:
     if times.zoneless:
         said.append("Times have no zone and are taken as UTC; time_zone= names another zone.")
     return Parts(times.ns[keep], result, layout, bad, lines, said, times.zoneless)
+
+
+def _named(arrow: Any) -> dict[str, Any]:
+    """The columns by their names. A field of a struct is one with dots, as in JSON, unless a column
+    has this name."""
+    names = arrow.schema.names
+    twice = [name for at, name in enumerate(names) if name in names[:at]]
+    if twice:
+        raise ConfigurationError(
+            f"the table has two columns {twice[0]!r}; expected names that tell them apart"
+        )
+    columns: dict[str, Any] = {}
+    for column, values in zip(names, arrow.columns):
+        for name, part in _leaves(column, values):
+            if name == column or name not in names:
+                columns.setdefault(name, part)
+    return columns
+
+
+def _leaves(name: str, values: Any) -> Iterator[tuple[str, Any]]:
+    pa, _ = _arrow()
+
+    if not pa.types.is_struct(values.type):
+        yield name, values
+    elif name.count(".") < MOST_DOTS:
+        for field, part in zip(values.type, values.flatten()):
+            yield from _leaves(f"{name}.{field.name}", part)
+
+
+def _sample(values: Any) -> Any:
+    """A value that shows what the column holds: bytes if most of its first are not UTF-8, and the
+    type if it holds lists."""
+    pa, _ = _arrow()
+
+    kind = values.type
+    if pa.types.is_nested(kind):
+        return kind
+    if pa.types.is_temporal(kind):
+        return 0
+    if pa.types.is_decimal(kind):
+        return 0.0 if kind.scale > 0 else 0
+    first = [each for each in values.slice(0, _SAMPLE).to_pylist() if each is not None]
+    texts = [_text_of(each) if isinstance(each, bytes) else each for each in first]
+    if 2 * texts.count(None) > len(texts):
+        return first[0]
+    return next((text for text in texts if text not in (None, "", "-")), None)
+
+
+def _text_of(given: bytes) -> str | None:
+    try:
+        return given.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _decoded(values: Any) -> tuple[Any, Any]:
+    """Binary as texts, which some writers store so, and the mask of what is not UTF-8."""
+    pa, pc = _arrow()
+
+    if "binary" not in str(values.type):  # there are four types, of which old releases know three
+        return values, np.zeros(len(values), dtype=bool)
+    try:
+        return pc.cast(values, pa.large_string()), np.zeros(len(values), dtype=bool)
+    except pa.ArrowInvalid:
+        given = values.to_pylist()
+    texts = [None if each is None else _text_of(each) for each in given]
+    no_text = [text is None and each is not None for each, text in zip(given, texts)]
+    return pa.chunked_array([pa.array(texts, pa.large_string())]), np.array(no_text)
 
 
 def _plain(values: Any) -> Any:
@@ -188,6 +255,13 @@ def _times(values: Any, options: ReadOptions) -> _Times:
         times, zoneless = _logs.read_times(texts)
         unread = times == _NO_TIME
         return _Times(times, unread, ~unread & (times < 0), zoneless=zoneless)
+    if pa.types.is_decimal(kind):
+        decimals = np.array([each or Decimal(0) for each in values.to_pylist()], dtype=object)
+        scale, unit = _unit_of(decimals[~missing], options)
+        with localcontext(_EXACT):
+            ns = np.array([int(each * scale) for each in decimals], dtype=object)
+        far = np.asarray(~missing & ((decimals < 0) | (ns > LAST_NS)), dtype=bool)
+        return _Times(np.where(far, 0, ns).astype(np.int64), missing, far, unit)
     if pa.types.is_floating(kind):
         numbers = np.asarray(pc.fill_null(values, float("nan")).to_numpy(), dtype=np.float64)
         missing = missing | ~np.isfinite(numbers)
@@ -262,6 +336,6 @@ def _keys(values: Any, kind: str, options: ReadOptions) -> Keys:
     if kind in ("path", "request"):
         names = [_path_of(name, options.keep_query) for name in names]
     elif kind == "address":
-        names = [_PORT.sub(r"\1", name) for name in names]
+        names = [_PORT.sub(r"\1\2", name) for name in names]
     codes = pc.fill_null(pc.cast(values.indices, pa.int64()), len(names)).to_numpy()
     return keys_of(codes, [*names, "-"])
