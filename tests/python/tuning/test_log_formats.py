@@ -335,6 +335,14 @@ def test_the_delimiter_of_csv_is_detected(delimiter: str) -> None:
     assert log.times.tolist() == [NOON_NS, NOON_NS + 1_000_000]
 
 
+def test_csv_may_have_names_that_begin_with_digits_and_rows_that_do_not_fit() -> None:
+    row = "1769861100,192.0.2.1,7\n"
+    log = read(f"ts,ip,5xx\n{row * 3}bad\nbad\n")
+    assert (log.format, len(log), log.bad) == ("csv", 3, 2)
+    with pytest.raises(ConfigurationError, match="expected lines in the format csv"):
+        read(f"ts,ip,5xx\n{row}" + "bad\n" * 9)
+
+
 def test_csv_without_a_header_is_read_by_field_numbers() -> None:
     log = read("x,1769861100,192.0.2.1\n", format="csv", columns={"time": 1, "ip": 2})
     assert row(log) == {"time": NOON_NS, "ip": "192.0.2.1"}

@@ -10,7 +10,7 @@ from typing import Any
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.logs import apache, cloud, envoy, nginx
 from tidegate.tuning.logs.layout import Layout
-from tidegate.tuning.logs.structured import csv_layout, csv_sniffed, json_layout
+from tidegate.tuning.logs.structured import array_sniffed, csv_layout, csv_sniffed, json_layout
 
 __all__ = ["FORMATS", "ReadOptions", "layout_of"]
 
@@ -120,7 +120,12 @@ def _guessed(sample: bytes, options: ReadOptions) -> list[Layout]:
     for make in _TEXT.values() if options.columns else ():
         if any(_rows(layout, sample, options) for layout in make({})):
             make(options.columns)  # raises the error that names the missing field
-    if options.columns or csv_sniffed(_text(sample), options.columns):
+    if array_sniffed(_text(sample)):
+        raise ConfigurationError(
+            f"the log begins with {first[:100]!r}, which is a JSON array; expected one JSON object "
+            "a line, as `jq -c '.[]'` writes them"
+        )
+    if options.columns or csv_sniffed(_text(sample)):
         return _named("csv", sample, options)
     if refusal is not None and not text:
         raise refusal

@@ -9,7 +9,7 @@ from typing import Any
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.logs.layout import Meaning, kind_of
 
-__all__ = ["MOST_DOTS", "end_stamped", "meanings"]
+__all__ = ["MOST_DOTS", "end_stamped", "is_known", "meanings"]
 
 # The names of each column, the likeliest first, in lower case and reduced to letters and digits,
 # so that client.ip, clientIp and client_ip are the same name.
@@ -35,6 +35,7 @@ _NAMES = {
 # What lies deeper in nested objects is not found.
 MOST_DOTS = 8
 _DURATIONS = ("duration", "latency", "elapsed", "responsetime", "requestduration", "timetaken")
+_KNOWN = frozenset(" ".join(_NAMES.values()).split())
 _UNITS = ("s", "ms", "us", "ns")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 
@@ -42,6 +43,11 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 def plain(name: str) -> str:
     """Reduces a name to lower-case letters and digits, since services differ in the rest."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def is_known(name: str) -> bool:
+    """Whether services give a field this name."""
+    return plain(name) in _KNOWN or _duration_unit(plain(name), {}) is not None
 
 
 def meanings(

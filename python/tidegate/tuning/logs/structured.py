@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.tuning.logs.layout import Layout
-from tidegate.tuning.logs.names import MOST_DOTS, end_stamped, meanings
+from tidegate.tuning.logs.names import MOST_DOTS, end_stamped, is_known, meanings
 
-__all__ = ["csv_layout", "csv_sniffed", "json_layout"]
+__all__ = ["array_sniffed", "csv_layout", "csv_sniffed", "json_layout"]
 
 _LINES = 100
 
@@ -62,9 +64,10 @@ def csv_layout(
     header = rows[0]
     values = next((row for row in rows[1:] if len(row) == len(header)), [""] * len(header))
     found = dict(zip(header, values))
-    if len(found) != len(header):
+    twice = next((name for at, name in enumerate(header) if name in header[:at]), None)
+    if twice is not None:
         raise ConfigurationError(
-            f"the header of the CSV has a name twice: {', '.join(header)}; expected distinct names"
+            f"the column {twice!r} stands twice in the header of the CSV; expected distinct names"
         )
     chosen, notes = meanings(found, columns, duration_unit)
     fields = tuple((name, *chosen.get(name, ("skip", ""))) for name in header)
@@ -96,13 +99,29 @@ def _by_number(
     return Layout("csv", "csv", tuple(fields), delimiter=delimiter)
 
 
-def csv_sniffed(sample: str, columns: Mapping[str, Any]) -> bool:
-    """Whether the lines begin like CSV with a header that has known names."""
-    try:
-        layout = csv_layout(sample, columns, None, None)
-    except ConfigurationError:
+def csv_sniffed(sample: str) -> bool:
+    """Whether the lines are CSV with a header that has known names, or like it.
+
+    They are like it if most have as many fields as the header: csv_layout() then says what is
+    wrong with it.
+    """
+    header, *rows = _rows(sample, _delimiter_of(sample)) or [[]]
+    if len(header) < 2 or not any(map(is_known, header)):
         return False
-    return len(layout.fields) > 1
+    with contextlib.suppress(ConfigurationError):
+        csv_layout(sample, {}, None, None)
+        return True
+    fitting = sum(len(row) == len(header) for row in rows)
+    return 2 * fitting >= len(rows) and not any(name[:1].isdigit() for name in header)
+
+
+def array_sniffed(sample: str) -> bool:
+    """Whether the text is a JSON array, on one line or several."""
+    if re.match(r"\s*\[\s*\{", sample):
+        return True
+    with contextlib.suppress(ValueError, RecursionError):
+        return isinstance(json.loads(sample.lstrip().split("\n", 1)[0]), list)
+    return False
 
 
 def _delimiter_of(sample: str) -> str:
