@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from tidegate import _core
 from tidegate.limiter.errors import ConfigurationError
 from tidegate.rules.document import PLURALS, as_where
+from tidegate.rules.limit_fields import fields_for_tiers
 from tidegate.rules.pauses import pause_at_times
 from tidegate.rules.problems import RulesError
 
@@ -164,18 +165,20 @@ def _in_plural(document: Document, data: Mapping[str, Any]) -> dict[str, Any]:
         changed = []
         for i, item in enumerate([items] if single else cast("list[Any]", items)):
             pause_at_times()
+            at = (section,) if single else (section, i)
             if isinstance(item, dict):
                 item = dict(item)
                 if section in _LISTS and "ip" in item:
                     item["network"] = item.pop("ip")
                 for one, many in PLURALS.items():
                     if one in item and many in item:
-                        where = (section, one) if single else (section, i, one)
-                        problems.append(
-                            document.problem(where, f"is given with {many}; expected one of them")
-                        )
+                        message = f"is given with {many}; expected one of them"
+                        problems.append(document.problem((*at, one), message))
                     elif one in item:
                         item[many] = item.pop(one)
+                wrong = section in ("rules", "default") and fields_for_tiers(data, item)
+                if wrong:
+                    problems.append(document.problem((*at, "limits"), wrong))
             changed.append(item)
         result[section] = changed[0] if single else changed
     if problems:

@@ -91,6 +91,24 @@ MISTAKES = {
         "r.yaml:4: rules[0].limit: is 100; expected a limit such as 100/minute, a list of limits, "
         "'unlimited', or a mapping of tiers to these",
     ),
+    "fields of a limit instead of tiers": (
+        "rules:\n- id: a\n  by: user\n  limit:\n    limit: 3/minute\n"
+        "    algorithm: sliding-log\n    id: b\n",
+        "r.yaml:4: rules[0].limit: has limit, algorithm and id, which are no tiers, and a mapping "
+        "gives limits by tier; expected a limit such as '100/minute' or '10/second burst 40', and "
+        "algorithm and id beside it in the rule",
+    ),
+    "fields of a limit whose values are no limits": (
+        "tiers: [free, limit]\nrules:\n- id: a\n  by: user\n"
+        "  limits: {free: 1/s, limit: 2/s, burst: 5}\n",
+        "r.yaml:5: rules[0].limits: has burst, which is no tier, and a mapping gives limits by "
+        "tier; expected a limit such as '100/minute' or '10/second burst 40'",
+    ),
+    "fields of a limit of the default": (
+        "default:\n  by: ip\n  limit: {limit: 3/minute}\n",
+        "r.yaml:3: default.limit: has limit, which is no tier, and a mapping gives limits by "
+        "tier; expected a limit such as '100/minute' or '10/second burst 40'",
+    ),
     "two limits of one period": (
         "rules:\n- {id: a, by: user, limits: [1/s, 2/s]}\n",
         "r.yaml:2: rules[0]: has the limits 1/second and 2/second, of one period and one "
@@ -205,6 +223,19 @@ MISTAKES = {
 def test_a_mistake_is_named_with_its_place(name: str) -> None:
     text, message = MISTAKES[name]
     assert problems_of(text) == [message]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tiers: [limit, id]\nrules:\n- {id: a, by: user, limit: {limit: 1/s, id: 2/s}}\n",
+        "default_tier: limit\nrules:\n- {id: a, by: user, limit: {limit: 1/s}}\n",
+        "rules:\n- {id: a, by: user, tier: limit, limit: {limit: 1/s}}\n",
+        "rules:\n- {id: a, by: user, limit: {free: 1/s, shadow: 2/s, name: [3/s]}}\n",
+    ],
+)
+def test_tiers_may_have_the_names_of_fields(text: str) -> None:
+    assert [rule.id for rule in RuleSet.parse(text).rules] == ["a"]
 
 
 def test_all_mistakes_are_named_at_once() -> None:
