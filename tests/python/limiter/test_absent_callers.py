@@ -85,6 +85,36 @@ def test_a_blocking_call_passes_the_tasks_of_its_own_loop(limiter: tg.Limiter) -
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("way", ["slot", "refund", "reset"])
+def test_what_is_given_back_passes_a_loop_that_does_not_run(way: str) -> None:
+    """Nobody else would look before the place's lease ends, or a unit comes by time."""
+    limiter = tg.Limiter("1 at once" if way == "slot" else "1/hour")
+    held = limiter.slot("k") if way == "slot" else None
+    if held is not None:
+        held.__enter__()
+    else:
+        limiter.hit("k")
+    loop = asyncio.new_event_loop()
+    tasks = [loop.create_task(limiter.acquire_async("k", timeout=None)) for _ in range(3)]
+    loop.run_until_complete(asyncio.sleep(0))
+    found: list[tg.Decision] = []
+    thread = threading.Thread(
+        target=lambda: found.append(limiter.acquire("k", timeout=None)), daemon=True
+    )
+    thread.start()
+    eventually(lambda: len(limiter._room.lines[b"k"]) == 4)
+    if held is not None:
+        held.__exit__(None, None, None)
+    else:
+        getattr(limiter, way)("k")
+    thread.join(20)
+    assert [decision.allowed for decision in found] == [True]
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    loop.close()
+
+
 def test_callers_that_answer_are_not_passed_over() -> None:
     """The first waits for more than there is yet; a later one, for which there is room, waits."""
     limiter = tg.Limiter("20/second burst 10")

@@ -138,6 +138,8 @@ class WaitingRoom:
         # interrupts is in here.
         self._lock = threading.RLock()
         self.lines.clear()
+        self._runner: int | None = None  # of all who entered, unless there are several
+        self._has_runners = False
 
     # Another thread of the parent may have held the lock, and the tickets are of its threads.
     _after_fork = forget_all
@@ -147,6 +149,9 @@ class WaitingRoom:
         ticket = Ticket(key, cost, wake, runner)
         ticket.place = place = _Place(ticket, self)
         with self._lock:
+            if self._runner is None:
+                self._runner = id(runner)
+            self._has_runners |= self._runner != id(runner)
             line = self.lines.get(place.line)
             if line is not None:
                 line[place] = None
@@ -170,20 +175,23 @@ class WaitingRoom:
         now = time.monotonic()
         woken: list[Ticket] = []
         with self._lock:
-            ahead = self._ahead(ticket)
-            while ahead and ahead[0].called_at is not None and now - ahead[0].called_at >= PATIENCE:
-                runner = ahead[0].runner or ahead[0]
-                gone = [each for each in ahead if (each.runner or each) is runner]
+            line = self.lines.get(_line(ticket.key))
+            first = _first(line, ticket)
+            while first is not None and first is not ticket:
+                called_at = first.called_at  # its owner may answer at any time
+                if called_at is None:
+                    first.called_at = now
+                    woken.append(first)
+                if called_at is None or now - called_at < PATIENCE:
+                    break
+                gone = [each for each in self._ahead(ticket) if not _run_apart(each, first)]
                 for each in gone:
                     each.absent = True
                 woken += gone  # each answers once its runner runs again
-                ahead = [each for each in ahead if not each.absent]
-            if ahead and ahead[0].called_at is None:
-                ahead[0].called_at = now
-                woken.append(ahead[0])
+                first = _first(line, ticket)
         for each in woken:
             each.wake()
-        return not ahead
+        return first is None or first is ticket
 
     def _ahead(self, ticket: Ticket) -> list[Ticket]:
         """Returns the tickets that go before `ticket`, in order."""
@@ -233,11 +241,15 @@ class WaitingRoom:
         return first
 
     def wake_first(self, key: Key) -> None:
-        """Wakes the first ticket of `key`, to which units were given back."""
+        """Wakes the first ticket of `key`, to which units were given back, and the first one that
+        passes it should its runner not run."""
         with self._lock:
-            first = _first(self.lines.get(_line(key)))
-        if first is not None:
-            first.wake()
+            line = self.lines.get(_line(key))
+            first = _first(line)
+            other = None if first is None or not self._has_runners else _first_beside(line, first)
+        for each in (first, other):
+            if each is not None:
+                each.wake()
 
     def wake_all(self) -> None:
         """Wakes all tickets: the clock was moved, or the limiter closed."""
@@ -275,6 +287,22 @@ def _first(line: dict[_Place, None] | None, asking: Ticket | None = None) -> Tic
         if ticket is not None and (ticket is asking or not (ticket.yields or ticket.absent)):
             return ticket
     return None
+
+
+def _first_beside(line: dict[_Place, None] | None, first: Ticket) -> Ticket | None:
+    """Returns the next ticket after `first` that may run while that one does not."""
+    for place in list(line or ()):
+        ticket = place()
+        if ticket is None or ticket.yields or ticket.absent:
+            continue
+        if _run_apart(ticket, first):
+            return ticket
+    return None
+
+
+def _run_apart(one: Ticket, other: Ticket) -> bool:
+    """Whether `one` may run while `other` does not."""
+    return one is not other and (one.runner is None or one.runner is not other.runner)
 
 
 _entering = threading.RLock()
