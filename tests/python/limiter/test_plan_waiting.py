@@ -346,3 +346,22 @@ def test_a_plan_gets_in_between_callers_who_take_each_unit_as_it_comes(
 
     assert asyncio.run(main()) < SECOND
     assert min(taken) > 1
+
+
+def test_a_limit_in_shadow_delays_no_plan(waiting: Any) -> None:
+    clock = tg.ManualClock(100 * SECOND)
+    shadow = tg.Limiter(tg.Limit("1/hour", shadow=True), clock=clock)
+    never = tg.Limiter(tg.Limit(0, 60, shadow=True), storage=shadow.storage, clock=clock)
+    rate = tg.Limiter("1/second burst 1", storage=shadow.storage, clock=clock)
+    plan = tg.Plan([shadow, never, rate])
+    assert plan.hit(["s", "n", "r"])
+    found: list[tg.Decision] = []
+    thread = threading.Thread(
+        target=lambda: found.append(waiting(plan)(["s", "n", "r"], None, 10)), daemon=True
+    )
+    thread.start()
+    eventually(lambda: bool(rate._room.lines) or bool(found))
+    assert found == []
+    clock.advance(1)
+    thread.join(20)
+    assert [decision.allowed for decision in found] == [True]

@@ -353,7 +353,7 @@ class PlanTurn(Turn):
         waits = [
             each.retry_after
             for each in forecast.outcomes
-            if not each.allowed and each._limit.algorithm != "concurrency"
+            if not (each.allowed or each._limit.shadow or each._limit.algorithm == "concurrency")
         ]
         return max(waits, default=0.0)
 
@@ -366,6 +366,8 @@ class PlanTurn(Turn):
         outcomes = iter(refusal.outcomes)
         for limiter, number, cost in zip(self._plan.limiters, self._ticket_of, self._costs):
             for limit, outcome in zip(limiter.limits, outcomes):
+                if limit.shadow:
+                    continue
                 is_place = limit.algorithm == "concurrency"
                 if not outcome.allowed:
                     lacking.add(number)
