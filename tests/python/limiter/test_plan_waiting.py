@@ -365,3 +365,65 @@ def test_a_limit_in_shadow_delays_no_plan(waiting: Any) -> None:
     clock.advance(1)
     thread.join(20)
     assert [decision.allowed for decision in found] == [True]
+
+
+async def pass_time(model: Model, seconds: float) -> None:
+    for _ in range(round(seconds * 100)):
+        model.clock.advance(0.01)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+def test_the_calls_of_one_user_hold_up_a_stranger_for_a_second_at_most() -> None:
+    """They wait for the user's limit, at a place that is free."""
+    model = Model("1/second burst 1", "1 at once")
+    assert model.limiters[0].hit("ann")
+
+    async def call(user: str) -> None:
+        async with model.plan.slot([user, "model"], timeout=None):
+            model.served.append(user)
+
+    async def main() -> None:
+        calls = [asyncio.create_task(call("ann")) for _ in range(10)]
+        await asyncio.sleep(0)
+        calls.append(asyncio.create_task(call("bob")))
+        await pass_time(model, 1.5)
+        assert sorted(model.served) == ["ann", "bob"]
+        await pass_time(model, 9)
+        await asyncio.gather(*calls)
+
+    asyncio.run(main())
+
+
+def test_a_plan_whose_units_are_taken_by_hits_keeps_a_place_half_of_the_time() -> None:
+    model = Model("10/second burst 1", "1 at once")
+    rate, places = model.limiters
+    taken = 0
+
+    async def take() -> None:
+        nonlocal taken
+        while True:
+            async with places.slot("model", timeout=None):
+                taken += 1
+                await asyncio.sleep(0)
+
+    async def main() -> None:
+        assert rate.hit("u")
+        call = asyncio.create_task(model.plan.acquire_async(["u", "model"], timeout=None))
+        await asyncio.sleep(0)
+        others = [asyncio.create_task(take()) for _ in range(2)]
+        passed = []
+        for _ in range(600):
+            model.clock.advance(0.01)
+            rate.hit("u")  # before the plan looks
+            before = taken
+            for _ in range(10):
+                await asyncio.sleep(0)
+            passed.append(taken > before)
+        assert not call.done()
+        assert 200 < sum(passed) < 400
+        for each in (call, *others):
+            each.cancel()
+        await asyncio.gather(call, *others, return_exceptions=True)
+
+    asyncio.run(main())

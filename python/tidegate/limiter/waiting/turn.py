@@ -314,6 +314,7 @@ class PlanTurn(Turn):
         self._keys = keys
         self._costs = costs
         self._ticket_of: list[int] = []
+        self._kept_since: dict[int, float] = {}
 
     def _enter(self, wake: Callable[[], None], runner: object) -> Sequence[Ticket]:
         rooms = [limiter._room for limiter in self._plan.limiters]
@@ -358,8 +359,8 @@ class PlanTurn(Turn):
         return max(waits, default=0.0)
 
     def _let_others_pass(self, refusal: Decision) -> None:
-        """Yields in the queues of keys that have room; not for so short a time that it costs others
-        no more than the units of this turn, which would else never find all keys free at once."""
+        """Yields in the queues of keys that have room, except for a time that costs others no more
+        than the units of this turn, which would else never find all keys free at once."""
         lacking = set()
         longest = 0.0
         holdable = dict.fromkeys(range(len(self.tickets)), 0.0)
@@ -376,8 +377,14 @@ class PlanTurn(Turn):
                     holdable[number] = max(holdable[number], _LONGEST_IDLE)
                 elif limit.algorithm != "quota":
                     holdable[number] = max(holdable[number], limit.period / limit.count * cost)
+        now = self._limiter._waits_ns() / 1e9
         for number, ticket in enumerate(self.tickets):
-            ticket.yield_to_later(number not in lacking and longest > holdable[number])
+            most = holdable[number]
+            since = self._kept_since.get(number, -math.inf)
+            if longest <= most and not since <= now < since + 2 * most:
+                since = self._kept_since[number] = now  # then others have as long a time
+            is_kept = longest <= since + most - now
+            ticket.yield_to_later(number not in lacking and not is_kept)
 
     def _asked(self, in_turn: bool) -> Sequence[int]:
         if not in_turn:
