@@ -382,7 +382,7 @@ def first_of(*functions: KeyFunction) -> KeyFunction:
             found = function(request)
             if inspect.isawaitable(found):
                 return _first_later(found, functions[number:], request)
-            if not _is_none(found):
+            if _is_key(found):
                 return found
         return None
 
@@ -421,7 +421,7 @@ def _joined(found: list[Any]) -> Key | None:
     """Returns one key for several, which no other keys have."""
     parts = []
     for each in found:
-        if _is_none(each):
+        if each is None or each in ("", b""):
             return None
         if isinstance(each, (int, UUID)) and not isinstance(each, bool):
             each = str(each)
@@ -441,17 +441,17 @@ async def _first_later(
 ) -> Any:
     found = await first
     for function in functions:
-        if not _is_none(found):
+        if _is_key(found):
             break
         found = function(request)
         if inspect.isawaitable(found):
             found = await found
-    return None if _is_none(found) else found
+    return found if _is_key(found) else None
 
 
-def _is_none(found: Any) -> bool:
-    """Returns whether a key function found no key. The number 0 is one."""
-    return found is None or found in ("", b"")
+def _is_key(found: Any) -> bool:
+    """Returns whether first_of() goes no further. The number 0 is a key, unlike False."""
+    return bool(found) or (isinstance(found, int) and not isinstance(found, bool))
 
 
 def _field_name(name: object) -> str:

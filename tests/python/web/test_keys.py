@@ -394,6 +394,20 @@ def test_first_of_takes_the_number_0_for_a_key(key, is_async):
     assert (asyncio.run(found) if is_async else found) == key
 
 
+@pytest.mark.parametrize("key", [None, "", b"", False])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_first_of_passes_over_what_is_no_key(key, is_async):
+    """False is what `request.user.is_authenticated and request.user.id` has for a visitor."""
+
+    async def later(request):
+        return key
+
+    found = keys.first_of(later if is_async else lambda request: key, lambda request: "k")(scope())
+    assert (asyncio.run(found) if is_async else found) == "k"
+    last = keys.first_of(later if is_async else lambda request: key)(scope())
+    assert (asyncio.run(last) if is_async else last) is None
+
+
 def test_first_of_awaits_each_that_is_async_and_finds_none_where_none_does():
     async def none(request):
         return None
