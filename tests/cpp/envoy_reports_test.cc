@@ -176,6 +176,12 @@ TEST_P(EnvoyReportsTest, CountsHitsNearTheLimitOnceWhereADescriptorIsReportedTwi
   EXPECT_EQ(Counted("tokens"), "10 hits, 8 within, 2 near, 2 over, 0 in shadow");
 }
 
+TEST_P(EnvoyReportsTest, CountsHitsNearTheLimitThatBinds) {
+  Use({{.key = "tokens", .limits = {"8/minute", "100/hour"}}});
+  EXPECT_EQ(Outcome({Of("tokens", 7), Of("tokens", 5)}), "429 OVER_LIMIT:0 OVER_LIMIT:0");
+  EXPECT_EQ(Counted("tokens"), "12 hits, 8 within, 2 near, 4 over, 0 in shadow");
+}
+
 TEST_P(EnvoyReportsTest, RefusesNothingForALimitInShadow) {
   Use({{.key = "tokens", .limits = {"8/minute"}, .shadow = true}});
   EXPECT_EQ(Outcome({Of("tokens", 10)}), "200 OK:0");

@@ -257,19 +257,22 @@ void RateLimitCall::TakeReports() {
     outcome.retry_after_ns = outcome.allowed ? 0 : outcome.more_after_ns();
   }
   // Of equal descriptors the last ones are the first to find no room.
-  absl::InlinedVector<int64_t, 4> later(beyond.size(), 0);
-  for (size_t i = reports_->charges.of.size(); i-- > 0;) {
-    const Charges::For& each = reports_->charges.of[i];
+  const auto& of = reports_->charges.of;
+  absl::InlinedVector<int64_t, 4> counted(beyond.size(), 0);
+  absl::InlinedVector<int64_t, 4> later(of.size());
+  for (size_t i = of.size(); i-- > 0;) {
+    const Charges::For& each = of[i];
     Asked& asked = asked_[each.descriptor];
     const int64_t hits = std::min(asked.hits, beyond[each.charge]);
     beyond[each.charge] -= hits;
     asked.beyond = std::max(asked.beyond, hits);
-    asked.later = std::max(asked.later, later[each.charge]);
-    later[each.charge] += asked.hits - hits;
+    later[i] = counted[each.charge];
+    counted[each.charge] += asked.hits - hits;
   }
-  for (const Charges::For& each : reports_->charges.of) {
-    Asked& asked = asked_[each.descriptor];
-    asked.outcomes.push_back(reports_->decisions[each.charge]);
+  for (size_t i = 0; i < of.size(); ++i) {
+    Asked& asked = asked_[of[i].descriptor];
+    asked.outcomes.push_back(reports_->decisions[of[i].charge]);
+    if (BindingOf(asked) + 1 == asked.outcomes.size()) asked.later = later[i];
   }
 }
 

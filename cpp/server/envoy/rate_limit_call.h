@@ -93,7 +93,7 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
     int64_t hits = 0;
     int64_t returned = 0;  // of what its limits counted, also for equal descriptors
     int64_t beyond = 0;    // hits of a report that its limits had no room for
-    int64_t later = 0;     // hits within the limits that later reports of the request count
+    int64_t later = 0;     // hits of later reports of the request that the binding limit allows
     Kind kind = Kind::kHit;
     bool is_of_caller = false;                  // belongs to a caller with a penalty
     absl::InlinedVector<Decision, 1> outcomes;  // the outcomes of its limits
