@@ -78,7 +78,7 @@ class Holding {
   std::array<Report, 2> GiveUp();
 
  private:
-  // Makes units of the first lease that has so many `to` what they were not; false if none has.
+  // Moves units between these counts of the first lease that has so many; false if none has.
   bool Move(int64_t now_ns, int64_t units, int64_t Lease::*from, int64_t Lease::*to);
   // Empties places of leases of which nothing is left.
   void Clean(int64_t now_ns);
