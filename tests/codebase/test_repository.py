@@ -237,9 +237,9 @@ def test_downloads_are_pinned() -> None:
         if path.name != "CMakeLists.txt" and path.suffix != ".cmake":
             continue
         text = path.read_text(encoding="utf-8")
-        fetched = re.findall(r"^\s*tidegate_fetch\([^()]*\)", text, re.MULTILINE)
-        assert all(re.search(r"\s[0-9a-f]{64}\b", each) for each in fetched), path
-        declared = re.findall(r"FetchContent_Declare\([^()]*\)", text)
+        fetched = re.findall(r"tidegate_fetch\(([^()]*)\)?", text)
+        assert all(re.search(r"\shttps://\S+\s+[0-9a-f]{64}\b", each) for each in fetched), path
+        declared = re.findall(r"FetchContent_Declare\(([^()]*)\)?", text)
         assert all("URL_HASH SHA256=${hash}" in each for each in declared), path
         downloads += len(fetched)
     assert downloads > 5
