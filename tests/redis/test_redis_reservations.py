@@ -14,7 +14,7 @@ from typing import Any
 import processes
 import pytest
 import tidegate as tg
-from polling import eventually
+from polling import eventually, eventually_async
 from proxy import Proxy
 from redis_server import PATIENT, RedisServer
 from reservation_law import ALGORITHMS, Simulation
@@ -461,3 +461,55 @@ def test_a_plan_over_several_slots_of_a_cluster_is_reserved_all_or_none(node: Re
     assert plan.commit(token, [1, 10]).charged == 1
     with pytest.raises(tg.ReservationError, match="settled before"):
         plan.release(token)
+
+
+@pytest.mark.parametrize("kind", ["limiter", "plan", "rules"])
+@pytest.mark.parametrize("is_block", [True, False])
+def test_a_task_that_is_cancelled_while_it_reserves_leaves_nothing_charged(
+    server: RedisServer, kind: str, is_block: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[tg.Decision] = []
+    release = tg.Reservation.release_async
+
+    async def noting(self: tg.Reservation) -> tg.Decision:
+        released.append(await release(self))
+        return released[-1]
+
+    monkeypatch.setattr(tg.Reservation, "release_async", noting)
+    limiter = tg.Limiter(LONG, storage=server.uri(PATIENT))
+    rules = tg.Limiter(
+        rules=tg.RuleSet({"rules": [{"id": "r", "by": "user", "limit": LONG}]}),
+        storage=server.uri(PATIENT),
+    )
+
+    def reserving() -> Any:
+        if kind == "rules":
+            return rules.reserve_async(cost=10, user="u")
+        return (
+            limiter.reserve_async("k", 10)
+            if kind == "limiter"
+            else (tg.Plan([limiter]).reserve_async(["k"], [10]))
+        )
+
+    async def reserve() -> None:
+        if is_block:
+            async with reserving():
+                pass
+        else:
+            await reserving()
+
+    def left() -> int:
+        return (rules.peek(user="u") if kind == "rules" else limiter.peek("k")).remaining
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(reserve()) for _ in range(20)]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(each, asyncio.CancelledError) for each in found)
+        await eventually_async(lambda: len(released) == 20)
+        assert left() == 1_000_000
+
+    assert left() == 1_000_000
+    asyncio.run(main())

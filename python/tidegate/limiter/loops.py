@@ -205,15 +205,34 @@ async def run_plan(
 
 
 async def run_reserved(
-    owner: Any, op: int, whose: Any, units: Any, reservation: _core.Reservation
+    owner: Any,
+    op: int,
+    whose: Any,
+    units: Any,
+    reservation: _core.Reservation,
+    begun: Callable[[Decision], Any] | None = None,
 ) -> Any:
-    """Like run(), for a call of a reservation."""
+    """Like run(), for a call of a reservation. What `begun` makes of the decision is given back if
+    the task is cancelled before it has it."""
     loop = running_loop()
     channel = _channel_of(loop)
     if channel is None:
-        return await loop.run_in_executor(None, owner._reserved, op, whose, units, reservation)
-    answer = owner._reserved(op, whose, units, reservation, loop, channel)
-    return answer if type(answer) is _core.Decision else await answer
+        answer = loop.run_in_executor(None, owner._reserved, op, whose, units, reservation)
+    else:
+        answer = owner._reserved(op, whose, units, reservation, loop, channel)
+        if type(answer) is _core.Decision:
+            return answer
+    if begun is None:
+        return await answer
+    import asyncio
+
+    try:
+        return await asyncio.shield(answer)
+    except asyncio.CancelledError:
+        from tidegate.limiter.reservation_expiry import release_late
+
+        answer.add_done_callback(functools.partial(release_late, begun))
+        raise
 
 
 async def run_rules(

@@ -346,12 +346,14 @@ class Reservation(_core.LiveReservation):
             self._units = units
             self._local_until = self._owner._count_until(self._whose, self.decision)
 
-    async def _await(self, op: int, units: Any, call: _core.Reservation) -> Any:
+    async def _await(
+        self, op: int, units: Any, call: _core.Reservation, begun: Callable[..., Any] | None = None
+    ) -> Any:
         if not self._owner._may_wait:
             return self._owner._reserved(op, self._whose, units, call)
         from tidegate.limiter.loops import run_reserved
 
-        return await run_reserved(self._owner, op, self._whose, units, call)
+        return await run_reserved(self._owner, op, self._whose, units, call, begun)
 
     def _started(self, units: Any) -> Reservation:
         """Charges the estimate."""
@@ -361,8 +363,8 @@ class Reservation(_core.LiveReservation):
 
     async def _started_async(self, units: Any) -> Reservation:
         call = self._call()
-        decision = await self._await(_core.RESERVE, units, call)
-        return self._begun(call, decision, units)
+        begun = partial(self._begun, call, units=units)
+        return begun(await self._await(_core.RESERVE, units, call, begun))
 
     def _begun(self, call: _core.Reservation, decision: Decision, units: Any) -> Reservation:
         """Takes over what the call that reserved the estimate has found."""

@@ -9,17 +9,24 @@ from tidegate.limiter.errors import ArgumentTypeError, ConfigurationError, Reser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import asyncio
+    from typing import Callable
+
     from typing_extensions import Literal, Protocol
+
+    from tidegate._core import Decision
 
     class Reservation(Protocol):
         _id: bytes
 
+        def __bool__(self) -> bool: ...
         def _expire(self) -> None: ...
+        async def release_async(self) -> Decision: ...
 
     OnExit = Literal["release", "keep"]
     OnExpiry = Literal["keep", "release"]
 
-__all__ = ["KEPT_NS", "Expiring", "OnExit", "OnExpiry", "gives_back", "life_ns"]
+__all__ = ["KEPT_NS", "Expiring", "OnExit", "OnExpiry", "gives_back", "life_ns", "release_late"]
 
 _LONGEST_TTL = 366 * 86_400.0
 KEPT_NS = 86_400 * 10**9
@@ -48,6 +55,28 @@ def gives_back(on_expiry: OnExpiry) -> bool:
     if on_expiry not in ("keep", "release"):
         raise ConfigurationError(f"on_expiry is {on_expiry!r}; expected 'keep' or 'release'")
     return on_expiry == "release"
+
+
+# The loop keeps only weak references to its tasks.
+_releasing: set[asyncio.Task[None]] = set()
+
+
+def release_late(begun: Callable[[Decision], Reservation], done: asyncio.Future[Decision]) -> None:
+    """Gives back what was reserved for a task that was cancelled before the call was done."""
+    if done.cancelled() or done.exception() is not None:
+        return
+    reservation = begun(done.result())
+    if not reservation:
+        return
+    import asyncio
+
+    async def release() -> None:
+        with contextlib.suppress(ReservationError):
+            await reservation.release_async()
+
+    task = asyncio.ensure_future(release())
+    _releasing.add(task)
+    task.add_done_callback(_releasing.discard)
 
 
 class Expiring:
