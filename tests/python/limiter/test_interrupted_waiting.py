@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 import pytest
 import tidegate as tg
+from tidegate.limiter.waiting import queue, turn
 from tidegate.limiter.waiting.queue import Bell
 
 
@@ -74,6 +75,40 @@ def test_no_ticket_is_left_behind(is_async: bool) -> None:
     if loop is not None:
         loop.close()
     assert at > 200  # the call was indeed interrupted everywhere
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("is_async", [False, True])
+def test_others_pass_a_caller_that_does_not_run_whoever_was_interrupted_on_passing_it(
+    is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (queue, turn):
+        monkeypatch.setattr(module, "PATIENCE", 1e-6)
+    limiter = tg.Limiter("1 at once")
+    absent = limiter._room.enter("k", 1, lambda: None, object())
+    loop = asyncio.new_event_loop() if is_async else None
+
+    def passes() -> object:
+        if loop is not None:
+            return loop.run_until_complete(limiter.acquire_async("k", timeout=None))
+        return limiter.acquire("k", timeout=None)
+
+    at = 0
+    there = True
+    while there:
+        at += 1
+        absent.answer()
+        there = interrupt(passes, at)
+        gc.collect()
+        assert len(limiter._room.lines[b"k"]) == 1, f"at instruction {at}"
+        limiter.reset("k")
+        assert limiter.acquire("k", timeout=20), f"at instruction {at}"
+        assert absent.absent
+        limiter.reset("k")
+    if loop is not None:
+        loop.close()
+    assert at > 200
 
 
 def test_the_next_in_line_is_woken_when_a_ticket_is_dropped() -> None:
