@@ -79,6 +79,28 @@ def test_who_cannot_wait_is_served_where_there_is_enough_for_all(waiting: Any) -
     assert acquire("k", 5, 0).allowed
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_limits_in_shadow_bound_not_what_is_left_for_those_who_came_before(
+    waiting: Any, count: int
+) -> None:
+    shadow = tg.Limit(count, 60, shadow=True)
+    limiter = tg.Limiter([shadow, tg.Limit(10, 10)], clock=tg.ManualClock())
+    ahead = limiter._room.enter("k", 5, lambda: None)
+    acquire = waiting(limiter)
+    assert acquire("k", 5, 0).allowed
+    assert not acquire("k", 1, 0).allowed
+    limiter._room.leave(ahead)
+    assert acquire("k", 5, 0).allowed
+
+
+def test_a_limiter_with_no_limit_but_in_shadow_refuses_nobody(waiting: Any) -> None:
+    limiter = tg.Limiter(tg.Limit(1, 60, shadow=True), clock=tg.ManualClock())
+    ahead = limiter._room.enter("k", 5, lambda: None)
+    for _ in range(3):
+        assert waiting(limiter)("k", 2, 0).allowed
+    limiter._room.leave(ahead)
+
+
 def test_a_wait_charges_and_refuses_nothing_before_its_end(waiting: Any) -> None:
     clock = tg.ManualClock()
     limiter = tg.Limiter("1/second", clock=clock)

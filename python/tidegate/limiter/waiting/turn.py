@@ -396,5 +396,5 @@ class PlanTurn(Turn):
 def _cost_in_turn(limiter: Limiter, ticket: Ticket, cost: int) -> int:
     """The units that must be left for a caller whose time is up not to take them from earlier
     callers; at most the capacity."""
-    capacity = min(limit.capacity for limit in limiter.limits)
+    capacity = min((each.capacity for each in limiter.limits if not each.shadow), default=cost)
     return min(ticket.cost_ahead() + cost, capacity)
