@@ -186,6 +186,21 @@ def test_a_limiter_that_gets_one_key_twice_waits_for_both_costs() -> None:
     assert limiter.peek("k").remaining == 0
 
 
+def test_a_key_that_stands_in_a_plan_twice_leaves_the_units_of_earlier_callers_once(
+    waiting: Any,
+) -> None:
+    model = Model("20/20 seconds")
+    (limiter,) = model.limiters
+    acquire = waiting(tg.Plan([limiter, limiter]))
+    ahead = limiter._room.enter("k", 5, lambda: None)
+    assert acquire(["k", "k"], [2, 3], 0).allowed
+    assert acquire(["k", "k"], [4, 6], 0).allowed
+    refused = acquire(["k", "k"], [2, 3], 0)
+    assert (refused.allowed, refused.retry_after) == (False, 5.0)
+    limiter._room.leave(ahead)
+    assert acquire(["k", "k"], [2, 3], 0).allowed
+
+
 def test_a_slot_of_a_plan_gives_back_its_places_and_nothing_else() -> None:
     model = Model("10/minute", "2 at once")
     requests, places = model.limiters

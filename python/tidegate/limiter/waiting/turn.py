@@ -389,12 +389,16 @@ class PlanTurn(Turn):
     def _asked(self, in_turn: bool) -> Sequence[int]:
         if not in_turn:
             return self._costs
-        each = zip(self._plan.limiters, self._ticket_of, self._costs)
-        return [_cost_in_turn(limiter, self.tickets[n], cost) for limiter, n, cost in each]
+        asked = list(self._costs)
+        for number, ticket in enumerate(self.tickets):
+            first = self._ticket_of.index(number)  # a key may stand there again
+            limiter = self._plan.limiters[first]
+            asked[first] += _cost_in_turn(limiter, ticket, ticket.cost) - ticket.cost
+        return asked
 
 
 def _cost_in_turn(limiter: Limiter, ticket: Ticket, cost: int) -> int:
     """The units that must be left for a caller whose time is up not to take them from earlier
-    callers; at most the capacity."""
+    callers; with its own at most the capacity."""
     capacity = min((each.capacity for each in limiter.limits if not each.shadow), default=cost)
-    return min(ticket.cost_ahead() + cost, capacity)
+    return max(cost, min(ticket.cost_ahead() + cost, capacity))
