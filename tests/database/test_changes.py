@@ -528,3 +528,28 @@ def test_passwords_are_not_logged(own_postgres: PostgresServer) -> None:
     with pytest.raises(tg.StorageError) as caught:
         SqlRules(url)
     assert "secret" not in str(caught.value)
+
+
+def test_a_lock_of_the_file_makes_later_looks_no_rarer(sqlite: RuleDatabase) -> None:
+    sqlite.add_rule("api", "1/minute")
+    with SqlRules(sqlite.url, interval=0.02) as source:
+        limiter = tg.Limiter(rules=source, clock=tg.ManualClock(0))
+        looks = source._look
+        waited = threading.Event()
+
+        def look() -> Any:
+            found = looks()
+            waited.set()
+            return found
+
+        source._look = look  # type: ignore[method-assign]
+        file = sqlite3.connect(sqlite.url.removeprefix("sqlite:///"), isolation_level=None)
+        with contextlib.closing(file):
+            file.execute("BEGIN EXCLUSIVE")
+            waited.clear()
+            assert not waited.wait(1.0), "the source waits for the lock"
+            file.execute("ROLLBACK")
+            assert waited.wait(10)
+        for count in range(2, 5):
+            set_limit(sqlite, f"{count}/minute")
+            eventually(lambda count=count: limiter.peek(user="1").limit == count, 10)

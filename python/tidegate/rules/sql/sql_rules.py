@@ -131,15 +131,16 @@ class SqlRules(RuleSource):
 
     def _look(self) -> Look | None:
         """Returns what the tables have now; None if they have not changed since the last call."""
-        begun = time.monotonic()
         with self._database.use(isolation="REPEATABLE READ") as connection:
             version: object = None
+            begun = time.monotonic()
             if connection.dialect.name == "sqlite":
                 # SQLite does not report here what another connection has read.
                 data_version = connection.exec_driver_sql("PRAGMA data_version").scalar()
                 version = self._database.opened, data_version
+                begun = time.monotonic()  # a writer may have had a lock until now
                 if version == self._file_version:
-                    self._seconds = time.monotonic() - begun
+                    self._seconds = 0.0
                     return None
             _begin(connection)
             marks = marks_of(connection)
@@ -150,6 +151,7 @@ class SqlRules(RuleSource):
             known = self._known_with(marks)
             # Without marks the rules are read at each look, and no process is started for that.
             rows = 0 if marks is None else row_count(connection, with_overrides=known is None)
+            self._seconds = time.monotonic() - begun
         # Changes from here on have other marks, so the rules are read again. A refused version is
         # not read again until it changes.
         self._marks, self._file_version = marks, version
