@@ -35,11 +35,14 @@ class Issuer:
         self.keys: dict[str, Any] = {}
         self.add("one", rsa.generate_private_key(public_exponent=65537, key_size=2048))
         self.asked = 0
+        self.answers_now = threading.Event()
+        self.answers_now.set()
         issuer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 issuer.asked += 1
+                issuer.answers_now.wait(60)
                 body = json.dumps(issuer.answers[self.path]).encode()
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
@@ -85,6 +88,7 @@ class Issuer:
         return jwt.encode(given, self.keys[kid], algorithm=algorithm, headers={"kid": kid})
 
     def stop(self) -> None:
+        self.answers_now.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -291,6 +295,77 @@ def test_known_keys_stay_valid_while_the_issuer_does_not_answer(
     moments.at += 10_000
     for _ in range(3):
         assert service.ask("GET", "/whoami", token=token).status_code == 200
+
+
+def test_a_new_key_is_no_wrong_token_while_the_issuer_does_not_answer(
+    service: AdminService, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments, token = _accepted(service, issuer)
+    asked = issuer.asked
+    issuer.add("two", rsa.generate_private_key(public_exponent=65537, key_size=2048))
+    new = issuer.sign("two")
+
+    def is_outage() -> bool:
+        answer = service.ask("GET", "/whoami", token=new)
+        return (answer.status_code, answer.headers.get("Retry-After")) == (503, "30")
+
+    issuer.answers_now.clear()
+    moments.at += 30
+    monkeypatch.setattr(oidc_module, "_PATIENCE", 0.01)
+    assert all(is_outage() for _ in range(12)), "the fetch is under way"
+    with monkeypatch.context() as patched:
+        patched.setattr(Issuer, "answers", {"/keys": "no keys"})
+        issuer.answers_now.set()
+        eventually(lambda: not _fetches())
+    assert all(is_outage() for _ in range(12)), "the fetch has failed"
+    assert issuer.asked == asked + 1
+    assert service.ask("GET", "/whoami", token=token).status_code == 200
+    assert service.ask("GET", "/whoami", token="tg_wrong").status_code == 401, "not locked out"
+    moments.at += 30
+    eventually(lambda: service.ask("GET", "/whoami", token=new).status_code == 200)
+    assert issuer.asked == asked + 2
+
+
+def _fetches() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "tidegate OIDC keys"]
+
+
+@pytest.mark.parametrize("patience", [0.01, 60.0], ids=["silent", "slow"])
+def test_requests_at_once_with_an_unknown_key_get_the_answer_of_one_fetch(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    moments = Moments()
+    oidc = Oidc(issuer.url, AUDIENCE, roles=ROLES, clock=moments)
+    oidc.actor_of(issuer.sign(), None)
+    asked = issuer.asked
+    issuer.add("two", rsa.generate_private_key(public_exponent=65537, key_size=2048))
+    token = issuer.sign("two")
+    del issuer.keys["two"]
+    issuer.answers_now.clear()
+    moments.at += 30
+    monkeypatch.setattr(oidc_module, "_PATIENCE", patience)
+    outages: queue.Queue[bool] = queue.Queue()
+
+    def ask() -> None:
+        with pytest.raises(OidcError) as caught:
+            oidc.actor_of(token, None)
+        outages.put(caught.value.is_outage)
+
+    threads = [threading.Thread(target=ask) for _ in range(oidc_module._MOST_WAITING)]
+    for thread in threads:
+        thread.start()
+    is_silent = patience < 1
+    if is_silent:
+        for thread in threads:
+            thread.join(30)
+    issuer.answers_now.set()
+    for thread in threads:
+        thread.join(30)
+    assert [outages.get_nowait() for _ in threads] == [is_silent] * len(threads)
+    assert issuer.asked == asked + 1
+    eventually(lambda: not _fetches())
+    with pytest.raises(OidcError, match="does not have"):
+        oidc.actor_of(token, None)
 
 
 def test_discovery_of_another_issuer_is_refused(service: AdminService, issuer: Issuer) -> None:

@@ -186,8 +186,19 @@ def _check_url(what: str, url: str) -> None:
         raise ConfigurationError(f"the {what} is {url!r}; expected an https URL")
 
 
+class _Fetch:
+    """One attempt to read the issuer's keys."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.has_succeeded = False
+
+
 class _Keys:
-    """The issuer's keys by their ids. Thread-safe."""
+    """The issuer's keys by their ids. Thread-safe.
+
+    Only a fetch that has succeeded says that a key does not exist: until then, it may be new.
+    """
 
     def __init__(
         self, issuer: str, url: str | None, ttl: float, clock: Callable[[], float]
@@ -199,8 +210,8 @@ class _Keys:
         self._known: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._waiting = threading.Semaphore(_MOST_WAITING)
-        self._fetch: threading.Event | None = None
-        self._begun: float | None = None
+        self._last: _Fetch | None = None
+        self._begun = 0.0
         self._fetched: float | None = None
 
     def key(self, id: object) -> Any:
@@ -209,57 +220,58 @@ class _Keys:
             raise OidcError("the token does not name its key; expected a kid")
         known = self._known.get(id)
         is_old = self._fetched is None or self._clock() - self._fetched >= self._ttl
-        if known is None or is_old:
-            fetch = self._begin()
-            if fetch is not None and known is None and not self._wait_for(fetch):
-                raise OidcError("too many requests wait for the issuer", is_outage=True)
-            known = self._known.get(id)
+        if known is not None:
+            if is_old:
+                self._latest()
+            return known
+        fetch = self._latest()
+        if not self._wait_for(fetch):
+            raise OidcError("too many requests wait for the issuer", is_outage=True)
+        has_succeeded = fetch.has_succeeded  # first: the keys are known before it is set
+        known = self._known.get(id)
         if known is not None:
             return known
-        if self._fetched is None:
+        if not has_succeeded:
             raise OidcError("the issuer of the token does not answer", is_outage=True)
         raise OidcError("the token names a key that its issuer does not have")
 
-    def _wait_for(self, fetch: threading.Event) -> bool:
+    def _wait_for(self, fetch: _Fetch) -> bool:
         """Waits briefly for a fetch. Returns False at once if too many others wait."""
-        if fetch.is_set():
+        if fetch.ended.is_set():
             return True
         if not self._waiting.acquire(blocking=False):
             return False
         try:
-            fetch.wait(_PATIENCE)
+            fetch.ended.wait(_PATIENCE)
         finally:
             self._waiting.release()
         return True
 
-    def _begin(self) -> threading.Event | None:
-        """Returns the fetch that runs, or starts one unless the last one began a moment ago."""
+    def _latest(self) -> _Fetch:
+        """Returns the last fetch, or starts one if it has ended and began some time ago."""
         with self._lock:
-            if self._fetch is not None:
-                return self._fetch
             now = self._clock()
-            if self._begun is not None and now - self._begun < _PAUSE:
-                return None
+            last = self._last
+            if last is not None and (not last.ended.is_set() or now - self._begun < _PAUSE):
+                return last
             self._begun = now
-            self._fetch = done = threading.Event()
+            self._last = begun = _Fetch()
         thread = threading.Thread(
-            target=self._run, args=(done,), name="tidegate OIDC keys", daemon=True
+            target=self._run, args=(begun,), name="tidegate OIDC keys", daemon=True
         )
         thread.start()
-        return done
+        return begun
 
-    def _run(self, done: threading.Event) -> None:
+    def _run(self, fetch: _Fetch) -> None:
         try:
-            keys = self._read()
+            self._known = self._read()
         except Exception as error:
             log.warning("the keys of %s could not be read: %s", self._issuer, error)
         else:
-            self._known = keys
             self._fetched = self._clock()
+            fetch.has_succeeded = True
         finally:
-            with self._lock:
-                self._fetch = None
-            done.set()
+            fetch.ended.set()
 
     def _read(self) -> dict[str, Any]:
         from jwt import PyJWKClient
