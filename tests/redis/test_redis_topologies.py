@@ -385,16 +385,24 @@ def test_a_slot_that_moves(cluster: ClusterServers) -> None:
         assert source.calls().get("evalsha", 0) == before
 
 
-def test_a_master_that_is_killed(cluster: ClusterServers) -> None:
+@pytest.mark.parametrize("breaker_open", [0.2, 600.0], ids=["short", "long"])
+def test_a_master_that_is_killed(cluster: ClusterServers, breaker_open: float) -> None:
+    """While the breaker is open, the map of the others shows that a replica has taken over."""
     with tidegate.Limiter(
         "1000/hour",
-        storage=cluster.uri("timeout=0.5&connect_timeout=2&breaker_open=0.2"),
-        prefix="failover",
+        storage=cluster.uri(f"timeout=0.5&connect_timeout=2&breaker_open={breaker_open}"),
+        prefix=f"failover{breaker_open}",
     ) as limiter:
         keys = [f"k{number}" for number in range(60)]
         eventually(lambda: not any(limiter.hit(key).degraded for key in keys))
+        victim = cluster.masters()[0]
         with Load(limiter, most_seconds=5):
-            victim = cluster.masters()[0]
             victim.kill()
+            if breaker_open > 1:
+                eventually(
+                    lambda: [limiter.hit(key) for key in keys] and limiter.stats().breaker_open
+                )
             eventually(lambda: len(cluster.masters()) == 3)
             eventually(lambda: not any(limiter.hit(key).degraded for key in keys))
+    victim.start()
+    eventually(lambda: b"master_link_status:up" in victim.command("INFO", "replication"))

@@ -20,6 +20,8 @@ namespace {
 
 constexpr int kMostSteps = 6;  // how often a request may go from node to node
 constexpr std::chrono::milliseconds kFetchInterval{100};
+// How often the map is asked for while no calls are sent that would show that it has changed.
+constexpr std::chrono::seconds kIdleFetchInterval{1};
 
 // CRC-16/XMODEM, as in the Redis cluster specification.
 constexpr std::array<uint16_t, 256> kCrc16 = [] {
@@ -108,7 +110,7 @@ class Cluster::Nodes final : public std::enable_shared_from_this<Nodes> {
   // What to do after `reply` of `node`.
   Step After(uint16_t slot, const NodePtr& node, const absl::StatusOr<Reply>& reply);
   // Asks `node` for the whole map, unless that was done a moment ago.
-  void FetchMap(const NodePtr& node);
+  void FetchMap(const NodePtr& node, std::chrono::milliseconds interval = kFetchInterval);
   void ApplyMap(const Node& from, const redisReply& slots);
 
   const RedisOptions options_;
@@ -116,6 +118,7 @@ class Cluster::Nodes final : public std::enable_shared_from_this<Nodes> {
   std::mutex mu_;                                               // guards all below
   std::shared_ptr<SlotMap> map_ = std::make_shared<SlotMap>();  // null once this has stopped
   bool known_ = false;                                          // a whole map was fetched
+  bool has_moved_ = false;  // a slot has another owner since the last call of ShowsLife()
   Instant fetched_;
   size_t turn_ = 0;
 };
@@ -310,12 +313,12 @@ Cluster::Nodes::Step Cluster::Nodes::After(uint16_t slot, const NodePtr& node,
   return {owner, !moved};
 }
 
-void Cluster::Nodes::FetchMap(const NodePtr& node) {
+void Cluster::Nodes::FetchMap(const NodePtr& node, std::chrono::milliseconds interval) {
   if (node == nullptr) return;
   {
     const std::lock_guard<std::mutex> lock(mu_);
     const Instant now = MonotonicNow();
-    if (known_ && now - fetched_ < kFetchInterval) return;
+    if (known_ && now - fetched_ < interval) return;
     fetched_ = now;
   }
   const Instant deadline = MonotonicIn(options_.connect_timeout + options_.timeout);
@@ -354,6 +357,12 @@ void Cluster::Nodes::ApplyMap(const Node& from, const redisReply& slots) {
       }
     }
     if (fresh.nodes.empty()) return;
+    for (size_t slot = 0; slot < kSlots && known_ && !has_moved_; ++slot) {
+      const auto owner = [slot](const SlotMap& in) {
+        return in.owners[slot] == kUnknown ? nullptr : in.nodes[in.owners[slot]];
+      };
+      has_moved_ = owner(fresh) != owner(map);
+    }
     known_ = true;
     map = std::move(fresh);
   });
@@ -395,9 +404,19 @@ void Cluster::Nodes::Renew(const std::string& why) {
   for (const NodePtr& node : Known()) node->connection->Renew(why);
 }
 
+// A replica that has taken over shows it only in the map of the others, for which no call asks
+// while the breaker is open.
 bool Cluster::Nodes::ShowsLife() {
+  const std::vector<NodePtr> nodes = Known();
   bool shows = false;
-  for (const NodePtr& node : Known()) shows |= node->connection->ShowsLife();
+  for (const NodePtr& node : nodes) shows |= node->connection->ShowsLife();
+  NodePtr next;
+  {
+    const std::lock_guard<std::mutex> lock(mu_);
+    shows |= std::exchange(has_moved_, false);
+    if (!nodes.empty()) next = nodes[turn_++ % nodes.size()];
+  }
+  FetchMap(next, kIdleFetchInterval);
   return shows;
 }
 
