@@ -272,3 +272,58 @@ def test_a_user_whose_limits_are_not_json_can_be_found_and_mended(service: Admin
     mended = {"tier": "free", "custom_limits": {"api": {"limits": "5/minute"}}}
     assert service.ask("PUT", "/users/42", mended).status_code == 200
     assert service.ask("GET", "/users/42").json()["custom_limits"] == mended["custom_limits"]
+
+
+@pytest.mark.parametrize(
+    ("column", "stored", "shown"),
+    [
+        ("tier", "x'ff'", "b'\\xff'"),
+        ("tier", "x'70726f'", "pro"),
+        ("tier", "''", ""),
+        ("tier", "5", "5"),
+        ("custom_limits", "x'ff'", "b'\\xff'"),
+        ("custom_limits", "x'7b7d'", {}),
+        ("custom_limits", "'[NaN]'", [None]),
+        ("custom_limits", "'\"\\ud800\"'", '"\\ud800"'),
+        ("created_at", "'tomorrow'", None),
+        ("created_at", "x'ff'", None),
+        ("created_at", "5", None),
+        ("updated_at", "'tomorrow'", None),
+        ("updated_at", "x'ff'", None),
+    ],
+)
+def test_a_user_whose_row_is_damaged_is_shown_and_mended(
+    service: AdminService, column: str, stored: str, shown: Any
+) -> None:
+    add_api_rule(service)
+    for user in ("41", "42"):
+        assert service.ask("PUT", f"/users/{user}", {"tier": "free"}).status_code == 200
+    service.run(f"UPDATE user_tiers SET {column} = {stored} WHERE user_id = '42'")
+    other, listed = service.ask("GET", "/users").json()
+    assert (other["user_id"], other["tier"], listed["user_id"]) == ("41", "free", "42")
+    assert listed[column] == shown
+    assert service.ask("GET", "/users/42").json() == listed
+    put = service.ask("PUT", "/users/42", {"tier": "premium", "custom_limits": None})
+    assert put.status_code == 200, put.text
+    assert (put.json()["tier"], put.json()["custom_limits"]) == ("premium", None)
+    assert service.audit()[-1]["before"]["tier"] == (shown if column == "tier" else "free")
+    eventually(lambda: _limit_of(service, "42") == 100)
+    service.run(f"UPDATE user_tiers SET {column} = {stored} WHERE user_id = '42'")
+    assert service.ask("DELETE", "/users/42").status_code == 204
+
+
+def test_a_user_whose_id_is_damaged_is_shown(service: AdminService) -> None:
+    service.run("INSERT INTO user_tiers (user_id, tier) VALUES (x'ff', 'free'), ('42', 'free')")
+    listed = service.ask("GET", "/users").json()
+    assert [each["user_id"] for each in listed] == ["42", "b'\\xff'"]
+
+
+def test_an_override_whose_texts_are_damaged_is_listed(service: AdminService) -> None:
+    add_api_rule(service)
+    service.run(
+        "INSERT INTO rate_limit_overrides (rule_id, key, limits, reason) "
+        "VALUES ('api', '\"42\"', x'ff', x'61')"
+    )
+    (listed,) = service.ask("GET", OVERRIDES).json()
+    assert (listed["limits"], listed["reason"]) == ("b'\\xff'", "a")
+    assert service.ask("DELETE", f"{OVERRIDES}/{listed['id']}").status_code == 204

@@ -39,7 +39,8 @@ def rows_as_shown(
 ) -> list[Any]:
     """Returns up to `most` rows in the order of their keys, for people to read and to mend.
 
-    What is not JSON is a text, and a time that cannot be read is None.
+    Bytes in a column of texts are a text, as is what is not JSON. A time that cannot be read is
+    None. The columns that rules do not use are read too.
     """
     return list(_rows_of(connection, table, condition, most, None))
 
@@ -53,12 +54,12 @@ def _rows_of(
 ) -> Iterable[Any]:
     is_sqlite = connection.dialect.name == "sqlite"
     read = _as_it_stands if is_sqlite else _within_times
-    columns = [read(column) for column in table.columns if column.name not in UNREAD]
-    asked = sa.select(*columns).order_by(*table.primary_key.columns).limit(most)
+    columns = [each for each in table.columns if refuse is None or each.name not in UNREAD]
+    asked = sa.select(*map(read, columns)).order_by(*table.primary_key.columns).limit(most)
     if condition is not None:
         asked = asked.where(condition)
     found = connection.execute(asked).all()
-    return _decoded(table, found, refuse) if is_sqlite else found
+    return _decoded(columns, found, refuse) if is_sqlite else found
 
 
 def place_of(table: sa.Table, row: Any) -> str:
@@ -83,28 +84,38 @@ def _as_it_stands(column: sa.Column[Any]) -> Any:
     return column
 
 
-def _decoded(table: sa.Table, rows: Any, refuse: Refuse | None) -> Iterator[Any]:
-    of_json = [column.name for column in table.columns if isinstance(column.type, sa.JSON)]
-    of_time = [
-        column.name
-        for column in table.columns
-        if isinstance(column.type, UtcTime) and column.name not in UNREAD
-    ]
+def _decoded(columns: list[sa.Column[Any]], rows: Any, refuse: Refuse | None) -> Iterator[Any]:
+    def named(kind: type) -> list[str]:
+        return [column.name for column in columns if isinstance(column.type, kind)]
+
+    of_json, of_time, of_text = named(sa.JSON), named(UtcTime), named(sa.String)
+    json_of = _json if refuse is not None else _json_to_show
     for row in rows:
         values = dict(row._mapping)
         is_good = True
-        for names, decode in ((of_json, _json), (of_time, _time)):
+        for names, decode in ((of_json, json_of), (of_time, _time)):
             for name in names:
                 try:
                     values[name] = decode(values[name])
                 except ValueError as error:
                     if refuse is None:
-                        values[name] = str(values[name]) if decode is _json else None
+                        values[name] = _as_text(values[name]) if names is of_json else None
                         continue
-                    refuse(place_of(table, row), name, str(error))
+                    refuse(place_of(columns[0].table, row), name, str(error))
                     is_good = False
+        if refuse is None:
+            values.update({name: _as_text(values[name]) for name in of_text})
         if is_good:
             yield SimpleNamespace(**values)
+
+
+def _as_text(value: Any) -> str | None:
+    if not isinstance(value, bytes):
+        return None if value is None else str(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return repr(value)
 
 
 def _json(value: Any) -> Any:
@@ -115,6 +126,12 @@ def _json(value: Any) -> Any:
         return json.loads(value)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is {value!r:.80}, which is not JSON ({error}); expected JSON") from None
+
+
+def _json_to_show(value: Any) -> Any:
+    found = _json(value)
+    json.dumps(found, ensure_ascii=False).encode()  # fails for half of a surrogate pair
+    return found
 
 
 def _time(value: Any) -> dt.datetime | None:

@@ -54,8 +54,7 @@ def list_users(
 ) -> Any:
     """Lists the users that have a tier, or limits of their own."""
     with admin.database.connect() as connection:
-        rows = users.list_users(connection, tier=tier, after=after, most=limit)
-    return [row._mapping for row in rows]
+        return users.list_users(connection, tier=tier, after=after, most=limit)
 
 
 @router.get("/users/{user_id:path}", openapi_extra=role("viewer"), response_model=User)
@@ -65,7 +64,7 @@ def read_user(admin: TheAdmin, user_id: str) -> Any:
         row = users.user_of(connection, user_id)
     if row is None:
         raise ProblemError(404, f"user {user_id!a:.80} has the default tier, and no own limits")
-    return row._mapping
+    return row
 
 
 @router.put("/users/{user_id:path}", openapi_extra=role("operator"), response_model=User)
@@ -90,7 +89,7 @@ def put_user(
     if more:
         admin.rules_changed()
     bring_forward(admin, user_id, new.tier)
-    return after._mapping
+    return after
 
 
 @router.delete("/users/{user_id:path}", openapi_extra=role("operator"), status_code=204)

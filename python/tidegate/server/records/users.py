@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from tidegate.rules.sql.rows import rows_as_shown
 from tidegate.rules.sql.schema import user_tiers
 from tidegate.rules.sql.service_tables import upgrade_requests
 
@@ -24,20 +25,21 @@ __all__ = [
 
 
 def user_of(connection: sa.Connection, id: str) -> Any:
-    """Returns the row of a user, or None."""
-    return connection.execute(sa.select(user_tiers).where(user_tiers.c.user_id == id)).first()
+    """Returns the row of a user, or None. Damaged values are texts, so that it can be mended."""
+    rows = rows_as_shown(connection, user_tiers, user_tiers.c.user_id == id, 1)
+    return rows[0] if rows else None
 
 
 def list_users(
     connection: sa.Connection, *, tier: str | None, after: str | None, most: int
 ) -> list[Any]:
     """Returns users in the order of their ids, beginning after `after`."""
-    asked = sa.select(user_tiers).order_by(user_tiers.c.user_id).limit(most)
+    asked: sa.ColumnElement[bool] = sa.true()
     if tier is not None:
-        asked = asked.where(user_tiers.c.tier == tier)
+        asked = sa.and_(asked, user_tiers.c.tier == tier)
     if after is not None:
-        asked = asked.where(user_tiers.c.user_id > after)
-    return list(connection.execute(asked).all())
+        asked = sa.and_(asked, user_tiers.c.user_id > after)
+    return rows_as_shown(connection, user_tiers, asked, most)
 
 
 def set_tier(connection: sa.Connection, id: str, tier: str, now: dt.datetime, **more: Any) -> None:
