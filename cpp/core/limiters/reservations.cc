@@ -217,11 +217,11 @@ std::vector<std::string> RuleLimiter::CountsOf(const Request& request, int64_t a
 
 absl::StatusOr<std::optional<Decision>> RuleLimiter::SubmitReserved(
     Op op, const Request& request, std::optional<int64_t> cost,
-    std::shared_ptr<Reservation> reservation, Store::Done done) const {
+    std::shared_ptr<Reservation> reservation, Store::Done done, int64_t factor) const {
   Charged charged;
   const int64_t at_ns = op == Op::kReserve ? store_->NowNs() : reservation->admitted_ns;
   const bool is_used = op != Op::kReserve && !reservation->makes_records;
-  Charges(request, cost.value_or(0), 1, at_ns, Load::kNone, &charged,
+  Charges(request, cost.value_or(0), factor, at_ns, Load::kNone, &charged,
           is_used ? Of::kUsed : Of::kRequest);
   return SubmitReserved(op, !cost.has_value(), &charged, std::move(reservation), std::move(done));
 }
@@ -296,18 +296,18 @@ absl::StatusOr<std::optional<Decision>> RuleLimiter::SubmitReserved(
       for (size_t i = 0; i < kept.size(); ++i) reservation->parts[kept[i]] = some->parts[i];
       if (op == Op::kSettle) {
         constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-        int64_t least = kMost;
         int64_t charged_least = kMost;
+        int64_t left = 0;
         for (const auto& [i, units] : counted) {
           const Reservation::Part& part = some->parts[i];
           const bool is_known = part.found != Found::kNothing && part.found != Found::kNoAnswer;
           if (!is_known || (limit_of(i).shadow() && counted.size() > 1)) continue;
-          least = std::min(least, units);
           charged_least = std::min(charged_least, part.charged);
+          left = std::max(left, units - part.charged);
         }
         if (charged_least != kMost) {
           decision.charged = charged_least;
-          total_->written_off.fetch_add(WrittenOff(*some, decision, least),
+          total_->written_off.fetch_add(WrittenOff(*some, decision, charged_least + left),
                                         std::memory_order_relaxed);
         } else {
           decision.charged = counted.empty() ? Decision::kUnset : 0;

@@ -108,9 +108,10 @@ class RuleLimiter {
   // that count requests reserve one; settling leaves that, and raising adds none. Without a cost,
   // kSettle gives all back. An error if a limit that applies cannot be reserved. With
   // Reservation::makes_records, kSettle gives back what a hit of `cost` at `admitted_ns` charged.
+  // `factor` multiplies the cost as for Hit(); the calls of one reservation have the same.
   virtual absl::StatusOr<std::optional<Decision>> SubmitReserved(
       Op op, const Request& request, std::optional<int64_t> cost,
-      std::shared_ptr<Reservation> reservation, Store::Done done) const;
+      std::shared_ptr<Reservation> reservation, Store::Done done, int64_t factor = 1) const;
   // What a request is charged, without load, kept for the calls of its reservation, which then
   // match no rules again. A null `hit` stands for a request at this instant; see ReservationOf().
   // It keeps no reference to this.

@@ -47,7 +47,7 @@ Problem SettledBefore(Op op, int64_t found, std::optional<int64_t> units) {
     how = " and was not raised; expected an extension before it is settled";
   } else if (!units.has_value()) {
     how = " by a commit; expected no release after it";
-  } else if (found == *units) {
+  } else if (found == 0 && *units == 0) {
     how = " by a release; expected no commit after it";
   } else {
     how = absl::StrCat(" at ", found, " units; expected the same number, or no second call");
@@ -92,7 +92,7 @@ class ReservedCall final : public Gathering {
     RAND_bytes(reinterpret_cast<unsigned char*>(token_.id.data()), sizeof token_.id);
     reservation_->ttl_ns = asked->ttl_ns;
     if (checked_.is_blocked()) return Decided(checked_.penalty->Refusal());
-    units_ = Times(asked->cost);
+    units_ = asked->cost;
     Submit();
   }
 
@@ -110,9 +110,9 @@ class ReservedCall final : public Gathering {
       const auto units =
           config_->rules->limiter().UnitsOfUsage(Request(), token_.admitted_ns, *usage);
       if (!units.ok()) return End(Problem::BadRequest(std::string(units.status().message())));
-      cost = *units;
+      cost = std::min(*units, Reservation::kMostUnits);
     }
-    if (cost.has_value()) units_ = Times(*cost);
+    units_ = cost;
     TakeParts();
     Submit();
   }
@@ -154,10 +154,6 @@ class ReservedCall final : public Gathering {
   }
 
  private:
-  int64_t Times(int64_t cost) const {
-    return std::min(cost, Reservation::kMostUnits / token_.factor) * token_.factor;
-  }
-
   tidegate::Request Request() const {
     Attributes attributes;
     for (const auto& [name, value] : token_.attributes) attributes.push_back({name, value});
@@ -202,9 +198,9 @@ class ReservedCall final : public Gathering {
     const std::shared_ptr<BoundRules> rules = config_->rules;
     reservation_->id = token_.id;
     reservation_->admitted_ns = token_.admitted_ns;
-    auto begun =
-        rules->limiter().SubmitReserved(op_, Request(), units_, reservation_,
-                                        [this](const Decision& decision) { Decided(decision); });
+    auto begun = rules->limiter().SubmitReserved(
+        op_, Request(), units_, reservation_,
+        [this](const Decision& decision) { Decided(decision); }, token_.factor);
     rules->Submitted();
     if (!begun.ok()) {
       return End(Problem{400, GrpcStatus::kInvalidArgument, std::string(begun.status().message())});
@@ -284,7 +280,7 @@ class ReservedCall final : public Gathering {
   const bool is_grpc_;
   const std::shared_ptr<Reservation> reservation_;
   ReservationToken token_;
-  std::optional<int64_t> units_;
+  std::optional<int64_t> units_;  // without what a penalty adds
   Checked checked_;
   KeptCaller caller_;
   int tries_ = kMostTries;

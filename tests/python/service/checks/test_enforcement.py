@@ -44,8 +44,14 @@ class Enforced:
     def wait(self, seconds: float) -> None:
         self.service.clock.advance(seconds)
 
-    def answer(self, **asked: str) -> dict[str, Any]:
+    def answer(self, **asked: Any) -> dict[str, Any]:
         found: dict[str, Any] = self.service.check({"endpoint": "/api/x", **asked})[2]
+        return found
+
+    def post(self, what: str, **body: Any) -> dict[str, Any]:
+        raw = json.dumps(body).encode()
+        _, _, content = self.service.http("POST", f"/v1/ratelimit/{what}", JSON, raw)
+        found: dict[str, Any] = json.loads(content)
         return found
 
     def is_blocked(self, user: str) -> bool:
@@ -69,22 +75,72 @@ def test_the_answer_to_a_blocked_caller_says_why_and_until_when() -> None:
 
 def test_a_blocked_caller_reserves_nothing_and_a_throttled_one_twice_as_much() -> None:
     enforced = Enforced(seconds=300)
-
-    def post(what: str, **body: Any) -> dict[str, Any]:
-        raw = json.dumps(body).encode()
-        _, _, content = enforced.service.http("POST", f"/v1/ratelimit/{what}", JSON, raw)
-        found: dict[str, Any] = json.loads(content)
-        return found
-
     enforced.apply("user:42")
     enforced.apply("user:43", action=Action.THROTTLE)
     ask = {"endpoint": "/api/x", "tier": "premium", "cost": 2}
-    blocked = post("reserve", userId="42", **ask)
+    blocked = enforced.post("reserve", userId="42", **ask)
     assert (blocked["rule"], blocked["reservation"]) == ("anomaly:block", None)
-    throttled = post("reserve", userId="43", **ask)
+    throttled = enforced.post("reserve", userId="43", **ask)
     assert throttled["remaining"] == 1
-    settled = post("commit", reservation=throttled["reservation"], cost=1)
+    settled = enforced.post("commit", reservation=throttled["reservation"], cost=1)
     assert (settled["remaining"], settled["charged"]) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("limit", "cost", "charged"),
+    [
+        ({"limit": "100/hour"}, 5, 10),
+        ({"limit": "9/hour"}, 5, 9),
+        ({"limit": "1/second"}, 1, 1),
+        ({"limit": ["100/hour", "7/second"]}, 5, 7),
+        ({"limit": "quota 100/month"}, 5, 5),
+        ({"limit": "9/hour", "counts": "requests"}, 5, 1),
+    ],
+)
+def test_a_throttled_caller_reserves_and_commits_what_a_check_charges(
+    limit: dict[str, Any], cost: int, charged: int
+) -> None:
+    enforced = Enforced()
+    enforced.service.use({"rules": [{"id": "r", "by": "user", **limit}]})
+    enforced.apply("user:42", "user:43", action=Action.THROTTLE)
+    checked = enforced.answer(userId="42", cost=cost)
+    reserved = enforced.post("reserve", userId="43", cost=cost)
+    committed = enforced.post("commit", reservation=reserved["reservation"], cost=cost)
+    for each in (checked, reserved, committed):
+        assert (each["allowed"], each["limit"] - each["remaining"]) == (True, charged)
+    enforced.post("release", reservation=enforced.post("reserve", userId="44")["reservation"])
+    assert enforced.answer(userId="44")["remaining"] == checked["limit"] - 1
+
+
+def test_each_limit_settles_a_throttled_reservation_at_what_it_charges() -> None:
+    enforced = Enforced()
+    quota = {"id": "quota", "by": "user", "limit": "quota 100/month"}
+    rate = {"id": "rate", "by": "user", "limit": "9/hour", "also": True}
+    enforced.service.use({"rules": [quota, rate]})
+
+    def used() -> list[int]:
+        rows = enforced.service.status("42")[1]["rules"]
+        return [row["limit"] - row["remaining"] for row in rows]
+
+    enforced.apply("user:42", action=Action.THROTTLE)
+    token = enforced.post("reserve", userId="42", cost=2)["reservation"]
+    assert used() == [2, 4]
+    token = enforced.post("extend", reservation=token, cost=1)["reservation"]
+    assert used() == [3, 6]
+    settled = enforced.post("commit", reservation=token, cost=4)
+    assert (used(), settled["charged"]) == ([4, 8], 4)
+    again = enforced.post("commit", reservation=token, cost=3)
+    assert "settled before, at 4 units" in again["detail"]
+    assert used() == [4, 8]
+    assert enforced.service.limiter.stats().written_off == 0
+
+
+def test_what_a_throttled_caller_used_beyond_the_limit_is_charged_once() -> None:
+    enforced = Enforced()
+    enforced.service.use({"rules": [{"id": "rate", "by": "user", "limit": "9/hour"}]})
+    enforced.apply("user:42", action=Action.THROTTLE)
+    token = enforced.post("reserve", userId="42", cost=2)["reservation"]
+    assert enforced.post("commit", reservation=token, cost=20)["charged"] == 20
 
 
 def test_a_block_ends_by_itself_and_a_new_verdict_prolongs_it() -> None:

@@ -70,6 +70,14 @@ def test_a_call_that_is_made_again_changes_nothing() -> None:
     assert left(service) == 930
 
 
+def test_a_second_commit_is_not_taken_for_one_that_follows_a_release() -> None:
+    service = Service({**RULES, "costs": [{"endpoint": "/**", "cost": 2}]})
+    token = reserved(service, endpoint="/x")
+    assert post(service, "commit", {"reservation": token, "cost": 3})[1]["charged"] == 6
+    status, problem = post(service, "commit", {"reservation": token, "cost": 6})
+    assert (status, "settled before, at 6 units" in problem["detail"]) == (409, True), problem
+
+
 def test_a_release_gives_back_the_request_too() -> None:
     service = Service(RULES)
     token = reserved(service, cost=100)
