@@ -125,8 +125,11 @@ class Checks(_Part):
     @property
     def needs_token(self) -> bool:
         """Returns `require_token`, or its default."""
-        if self.require_token is not None:
-            return self.require_token
+        return self.is_open if self.require_token is None else self.require_token
+
+    @property
+    def is_open(self) -> bool:
+        """Whether other machines can reach the port, also without a certificate."""
         if self.listen is None or self.listen.is_loopback:
             return False
         return self.tls is None or self.tls.client_ca is None
@@ -393,7 +396,7 @@ class Settings(BaseSettings):
                 "anomalies.enforce is true and anomalies.enabled is false; expected both true, or "
                 "no enforce"
             )
-        if self.envoy is not None and self.checks.needs_token:
+        if self.envoy is not None and self.checks.is_open and self.checks.needs_token:
             raise ValueError(
                 "envoy is answered without a token, and checks need one here; expected "
                 "checks.tls.client_ca, a checks.listen that is a loopback address, or "

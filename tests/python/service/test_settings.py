@@ -134,6 +134,10 @@ def test_the_environment_overrides_the_file(
             "checks: {listen: '0.0.0.0:80'}\nenvoy: {config: e.yaml}\n",
             "envoy is answered without a token, and checks need one here; expected",
         ),
+        (
+            "checks: {listen: '0.0.0.0:80', require_token: true}\nenvoy: {config: e.yaml}\n",
+            "envoy is answered without a token, and checks need one here; expected",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_place(tmp_path: Path, text: str, said: str) -> None:
@@ -343,6 +347,23 @@ def test_checks_need_a_token_if_other_machines_can_reach_them(
     tmp_path: Path, text: str, needs: bool
 ) -> None:
     assert read_settings(file_of(tmp_path, text), {}).checks.needs_token is needs
+
+
+@pytest.mark.parametrize(
+    "checks",
+    [
+        "{require_token: true}",
+        "{listen: null, unix: /run/t.sock, require_token: true}",
+        "{listen: '0.0.0.0:0', tls: {certificate: a, key: b, client_ca: c}, require_token: true}",
+    ],
+)
+def test_envoy_stands_beside_checks_with_tokens_where_only_trusted_clients_reach_it(
+    tmp_path: Path, checks: str
+) -> None:
+    text = f"checks: {checks}\nenvoy: {{config: e.yaml}}\n"
+    settings = read_settings(file_of(tmp_path, text), {})
+    assert settings.checks.needs_token
+    assert settings.envoy is not None
 
 
 def test_settings_with_unclear_names_have_descriptions() -> None:
