@@ -7,7 +7,7 @@ import contextlib
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -168,6 +168,17 @@ def _close_if_cancelled(connection: socket.socket, handshake: asyncio.Task[None]
         connection.close()
 
 
+class _Answer:
+    """The transport that an answer is written to. To close it is left to `close`."""
+
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+        self._transport = transport
+        self.close = close
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class _Connection(H11Protocol):
     """A connection that is closed if its client leaves a request unfinished or an answer unread."""
 
@@ -176,6 +187,7 @@ class _Connection(H11Protocol):
         self._connections = connections
         self._begun: float | None = None
         self._has_answered = False
+        self._is_ending = False
         self._request_timer: asyncio.TimerHandle | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
         self._handshake = asyncio.current_task()
@@ -193,8 +205,40 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        if self.conn.our_state is h11.CLOSED:
+            self._drop(data)
+        else:
+            super().data_received(data)
         self._follow()
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.cycle is not None:  # its task has not begun
+            answer: Any = _Answer(self.transport, self._close_after_request)
+            self.cycle.transport = answer
+
+    def _close_after_request(self) -> None:
+        """Closes the connection after the last answer, once the client has sent its request.
+
+        Who sends a whole body before the answer is read would else find the connection reset.
+        """
+        if self.conn.their_state is not h11.SEND_BODY or self._is_ending:
+            self.transport.close()
+
+    def _drop(self, data: bytes) -> None:
+        """Reads on in a request that has its answer. Closes the connection at its end."""
+        self._unset_keepalive_if_required()
+        self.conn.receive_data(data)
+        with contextlib.suppress(h11.RemoteProtocolError):
+            while isinstance(event := self.conn.next_event(), h11.Data):
+                pass
+            if event is h11.NEED_DATA:
+                return
+        self.transport.close()
+
+    def shutdown(self) -> None:
+        self._is_ending = True
+        super().shutdown()
 
     def on_response_complete(self) -> None:
         self._has_answered = True

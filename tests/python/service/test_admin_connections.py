@@ -91,6 +91,58 @@ def test_a_body_that_does_not_end_is_cut_off(path: str) -> None:
         assert is_alive(port)
 
 
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunked"])
+@pytest.mark.parametrize("version", [b"HTTP/1.1", b"HTTP/1.0"])
+def test_a_body_may_be_sent_before_its_early_answer_is_read(
+    version: bytes, is_chunked: bool
+) -> None:
+    part = b"x" * 2**20
+    said, shown = b"Content-Length: %d" % (20 * len(part)), part
+    end = b""
+    if is_chunked:
+        said, shown = b"Transfer-Encoding: chunked", b"%x\r\n%s\r\n" % (len(part), part)
+        end = b"0\r\n\r\n"
+    with served(PATIENT) as port, connect(port) as client:
+        client.send(b"POST /livez %s\r\nHost: admin\r\nConnection: close\r\n" % version)
+        client.send(said + b"\r\n\r\n")
+        for _ in range(20):
+            client.send(shown)
+            time.sleep(0.01)
+        client.send(end)
+        assert b" 405 " in client.read_to_end().partition(b"\r\n")[0]
+
+
+_POST = "POST {} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\nContent-Length: 9\r\n\r\nabc"
+
+
+def test_the_rest_of_a_body_after_its_answer_is_not_waited_for_long() -> None:
+    with served(PATIENT._replace(request=0.3)) as port, connect(port) as client:
+        client.send(_POST.format("/livez").encode())
+        assert b" 405 " in client.read_to_end().partition(b"\r\n")[0]
+
+
+def test_a_server_that_stops_does_not_wait_for_the_rest_of_a_body() -> None:
+    app = probes(lambda: True, lambda: None, None)
+    goes_on, entered = threading.Event(), threading.Event()
+
+    @app.post("/slow")
+    def slow() -> None:
+        entered.set()
+        assert goes_on.wait(60)
+
+    with contextlib.ExitStack() as opened:
+        with served(PATIENT, app) as port:
+            answered, answering = (opened.enter_context(connect(port)) for _ in range(2))
+            answered.send(_POST.format("/livez").encode())
+            assert answered.read_response()[0] == 405
+            answering.send(_POST.format("/slow").encode())
+            assert entered.wait(60)
+            begun = time.monotonic()
+            threading.Timer(0.3, goes_on.set).start()
+        assert time.monotonic() - begun < 2
+        assert answering.read_response()[0] == 200
+
+
 def test_a_connection_with_whole_requests_stays_open() -> None:
     bounds = PATIENT._replace(head=2, request=2)
     with served(bounds) as port, plain_http.client() as client:
