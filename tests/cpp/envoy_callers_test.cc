@@ -90,6 +90,15 @@ TEST_P(EnvoyCallersTest, CountsTheHitsOfAThrottledUserTwiceByItsOwnLimitsAlone) 
               ElementsAre("1||/a| 2 0 0 0 2", "1||/a|user 0 1 0 0 0", "2||d| 1 0 0 0 1"));
 }
 
+TEST_P(EnvoyCallersTest, DoesNotTakeAUserForTheHolderOfAKey) {
+  Use({{.key = "user", .limits = {"9/minute"}}});
+  Punish("key:sha256-79545151ff56b349", /*blocks=*/true);
+  EXPECT_EQ(Outcome({{"user", "key:sha256-79545151ff56b349"}}), "200 OK:8");
+  EXPECT_THAT(Recorded(), ElementsAre("user:key:sha256-79545151ff56b349||d| 1 0 0 0 1"));
+  Punish("user:key:sha256-79545151ff56b349", /*blocks=*/false);
+  EXPECT_EQ(Outcome({{"user", "key:sha256-79545151ff56b349"}}), "200 OK:6");
+}
+
 TEST_P(EnvoyCallersTest, LetsAThrottledUserPassALimitOfOne) {
   Use({{.key = "user", .limits = {"1/minute"}}});
   Punish("1", /*blocks=*/false);

@@ -2,6 +2,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/text.h"
 #include "server/checks/recorder.h"
 #include "server/checks/sha256.h"
 
@@ -9,19 +10,31 @@ namespace tidegate::server {
 
 namespace {
 
+constexpr std::string_view kOfKey = "key:sha256-";
+constexpr std::string_view kOfUser = "user:";
+
 std::string DigestOfKey(std::string_view key) {
   const Digest digest = Sha256(key);
-  return absl::StrCat("key:sha256-", absl::BytesToHexString(absl::string_view(
-                                         reinterpret_cast<const char*>(digest.data()), 8)));
+  return absl::StrCat(Absl(kOfKey), absl::BytesToHexString(absl::string_view(
+                                        reinterpret_cast<const char*>(digest.data()), 8)));
 }
 
 }  // namespace
 
-Caller CallerOf(const Asked& asked, std::string* digest) {
+std::string_view NameOfUser(std::string_view user, std::string* name) {
+  std::string_view rest = user;
+  while (rest.starts_with(kOfUser)) rest.remove_prefix(kOfUser.size());
+  if (!rest.starts_with(kOfKey)) return user;
+  return *name = absl::StrCat(Absl(kOfUser), Absl(user));
+}
+
+Caller CallerOf(const Asked& asked, std::string* name) {
   Caller caller{asked.Get("user"), asked.Get("endpoint"), asked.Get("tier"), asked.Get("ip")};
   const std::string_view key = asked.Get("api_key");
   if (caller.user.data() == nullptr && key.data() != nullptr) {
-    caller.user = *digest = DigestOfKey(key);
+    caller.user = *name = DigestOfKey(key);
+  } else {
+    caller.user = NameOfUser(caller.user, name);
   }
   return caller;
 }

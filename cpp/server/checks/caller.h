@@ -19,9 +19,13 @@ struct Caller {
   std::string_view ip;
 };
 
-// Reads the caller. A caller who is known only by a key is named by a digest of the key, which
-// `digest` keeps.
-Caller CallerOf(const Asked& asked, std::string* digest);
+// The name by which a user is recorded, which `name` keeps where it is not `user` itself: a user
+// whose name looks like the digest of a key has another one than the holder of that key.
+std::string_view NameOfUser(std::string_view user, std::string* name);
+
+// Reads the caller. A caller who is known only by a key is named by a digest of the key. `name`
+// keeps the name where the request does not have it.
+Caller CallerOf(const Asked& asked, std::string* name);
 
 // A copy that outlives the request, with as much of each text as is recorded.
 class KeptCaller {

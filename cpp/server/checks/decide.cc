@@ -137,8 +137,8 @@ bool DecideAtOnce(const CheckConfig& config, Op op, Form form, absl::Span<Asked>
     checked.cost = one.cost;
     checked.wants_outcomes = one.wants_outcomes;
     checked.outcomes.clear();
-    std::string digest;
-    const Caller caller = CallerOf(one, &digest);
+    std::string name;
+    const Caller caller = CallerOf(one, &name);
     const tidegate::Request request = config.rules->RequestOf(one.attributes);
     checked.penalty = PenaltyOf(config, caller, request);
     checked.decision = DecisionOn(limiter, op, request, &checked);
@@ -163,8 +163,8 @@ class Flight final : public Gathering {
     AddTier(*config_, asked);
     one.checked.cost = asked->cost;
     one.checked.wants_outcomes = asked->wants_outcomes;
-    std::string digest;
-    const Caller caller = CallerOf(*asked, &digest);
+    std::string name;
+    const Caller caller = CallerOf(*asked, &name);
     one.caller.Keep(caller);
     const tidegate::Request request = config_->rules->RequestOf(asked->attributes);
     one.checked.penalty = PenaltyOf(*config_, caller, request);

@@ -81,8 +81,8 @@ class StatusCall final : public Gathering {
 
   void Submit(const Asked& asked) {
     const tidegate::Request request = config_->rules->RequestOf(asked.attributes);
-    std::string digest;
-    penalty_ = PenaltyOf(*config_, CallerOf(asked, &digest), request);
+    std::string name;
+    penalty_ = PenaltyOf(*config_, CallerOf(asked, &name), request);
     const auto early = config_->rules->limiter().SubmitStatus(
         request, &status_, [this](const Decision& decision) { Decided(decision); });
     config_->rules->Submitted();

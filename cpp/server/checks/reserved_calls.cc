@@ -83,8 +83,8 @@ class ReservedCall final : public Gathering {
                                                   " bytes; expected at most ", kMostKeptBytes,
                                                   " for a reservation")));
     }
-    std::string digest;
-    const Caller caller = CallerOf(*asked, &digest);
+    std::string name;
+    const Caller caller = CallerOf(*asked, &name);
     caller_.Keep(caller);
     checked_.cost = asked->cost;
     checked_.penalty = PenaltyOf(*config_, caller, request);

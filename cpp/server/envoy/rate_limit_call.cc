@@ -61,9 +61,10 @@ absl::Status RateLimitCall::Prepare(const RateLimitRequest& request, const Penal
     if (absl::Status status = Choose(request, i); !status.ok()) return status;
   }
   caller_ = CallerOf(request, options().user_key);
+  caller_.user = NameOfUser(caller_.user, &name_);
   if (penalties != nullptr) Punish(request, *penalties);
   if (caller_.user.empty() && caller_.ip.empty() && state_->recorder != nullptr) {
-    caller_.user = joined_ = JoinedEntries(request);
+    caller_.user = name_ = JoinedEntries(request);
   }
   const bool together =
       domain == nullptr || !domain->all_or_none_given ? options().all_or_none : domain->all_or_none;
@@ -152,8 +153,9 @@ void RateLimitCall::Punish(const RateLimitRequest& request, const Penalties& pen
   if (std::all_of(asked_.begin(), asked_.end(), is_refund)) return;
   penalty_ = penalties.Of(caller_.user, caller_.ip);
   if (!penalty_.has_value()) return;
+  const Caller sent = CallerOf(request, options().user_key);
   for (size_t i = 0; i < asked_.size(); ++i) {
-    asked_[i].is_of_caller = Names(request.descriptors[i], options().user_key, caller_);
+    asked_[i].is_of_caller = Names(request.descriptors[i], options().user_key, sent);
   }
 }
 

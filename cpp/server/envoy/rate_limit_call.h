@@ -186,9 +186,9 @@ class RateLimitCall : public std::enable_shared_from_this<RateLimitCall> {
 
   const std::shared_ptr<ServiceState> state_;
   const std::shared_ptr<const BoundTree> tree_;  // bound to the store of the state
-  Caller caller_;       // its views are of the request, of `joined_`, or of `kept_`
-  std::string joined_;  // the name of a caller whom no entry names
-  KeptCaller kept_;     // for answers that come after the request is gone
+  Caller caller_;     // its views are of the request, of `name_`, or of `kept_`
+  std::string name_;  // of a caller whom no entry names, or not by this name
+  KeptCaller kept_;   // for answers that come after the request is gone
   std::unique_ptr<const Metadata> request_;  // for the response, if the options ask for it
   std::optional<Penalty> penalty_;
   absl::InlinedVector<Asked, 2> asked_;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import logging
+import re
 import threading
 import time
 from collections import deque
@@ -24,6 +25,8 @@ _INTERVAL = 1.0
 # tens of thousands of callers in one second.
 _KEPT_SECONDS = 300
 _KEPT_ROWS = 200
+# Users with such names are not the holders of these keys.
+_LIKE_A_KEY = re.compile("(user:)*key:sha256-")
 # The most users whose last tier is known.
 _KEPT_TIERS = 100_000
 
@@ -67,9 +70,14 @@ def caller_of(row: Row) -> str:
 
 
 def caller_named(attributes: Mapping[str, str]) -> str:
-    """Returns the caller of a request. A caller with only a key is named by a digest of it."""
+    """Returns the caller of a request. A caller with only a key is named by a digest of it.
+
+    A user whose name looks like such a digest has ``user:`` before its name, as in records.
+    """
     user = attributes.get("user")
-    if user is None and "api_key" in attributes:
+    if user is not None and _LIKE_A_KEY.match(user):
+        user = f"user:{user}"
+    elif user is None and "api_key" in attributes:
         user = "key:sha256-" + hashlib.sha256(attributes["api_key"].encode()).hexdigest()[:16]
     return f"user:{user}" if user else f"ip:{attributes.get('ip', '')}"
 

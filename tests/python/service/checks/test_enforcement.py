@@ -199,6 +199,27 @@ def test_a_caller_with_only_a_key_is_blocked_by_a_digest_of_it() -> None:
     assert enforced.answer(apiKey="other")["allowed"]
 
 
+@pytest.mark.parametrize("before", ["", "user:", "user:user:"])
+def test_a_user_named_like_the_digest_of_a_key_is_not_the_holder_of_that_key(before: str) -> None:
+    enforced = Enforced()
+    holder = caller_named({"api_key": "secret"})
+    user = before + holder.removeprefix("user:")
+    assert enforced.answer(userId=user)["allowed"]
+    (row,) = enforced.recorder.drain()
+    caller = caller_of(Row(*row))
+    assert caller == caller_named({"user": user}) == f"user:user:{user}"
+    enforced.apply(caller)
+    assert enforced.is_blocked(user)
+    assert enforced.service.status(user)[1]["enforced"]["action"] == "block"
+    for other in (f"user:{user}", user.removeprefix("user:") if before else "42"):
+        assert not enforced.is_blocked(other)
+    assert enforced.answer(apiKey="secret")["allowed"]
+    enforced.enforcement.unlock(caller)
+    enforced.apply(holder)
+    assert not enforced.is_blocked(user)
+    assert enforced.answer(apiKey="secret")["rule"] == "anomaly:block"
+
+
 @pytest.mark.parametrize(
     "caller",
     [
