@@ -327,3 +327,17 @@ def test_an_override_whose_texts_are_damaged_is_listed(service: AdminService) ->
     (listed,) = service.ask("GET", OVERRIDES).json()
     assert (listed["limits"], listed["reason"]) == ("b'\\xff'", "a")
     assert service.ask("DELETE", f"{OVERRIDES}/{listed['id']}").status_code == 204
+
+
+def test_a_request_whose_row_is_damaged_is_shown_and_decided(service: AdminService) -> None:
+    add_api_rule(service)
+    other, id = _request(service, "41"), _request(service)
+    damage = "current_tier = x'ff', reason = x'61', created_at = 'tomorrow', decided_at = x'ff'"
+    service.run(f"UPDATE upgrade_requests SET {damage} WHERE id = {id}")
+    first, second = service.ask("GET", "/upgrade-requests").json()
+    assert (first["id"], second["id"]) == (id, other)
+    assert (first["current_tier"], first["reason"]) == ("b'\\xff'", "a")
+    assert (first["created_at"], first["decided_at"]) == (None, None)
+    answer = service.ask("POST", f"/upgrade-requests/{id}/approve")
+    assert answer.status_code == 200, answer.text
+    assert service.ask("GET", "/users/42").json()["tier"] == "premium"

@@ -35,14 +35,20 @@ def rows_of(
 
 
 def rows_as_shown(
-    connection: sa.Connection, table: sa.Table, condition: Any, most: int
+    connection: sa.Connection,
+    table: sa.Table,
+    condition: Any,
+    most: int,
+    *,
+    newest_first: bool = False,
 ) -> list[Any]:
     """Returns up to `most` rows in the order of their keys, for people to read and to mend.
 
-    Bytes in a column of texts are a text, as is what is not JSON. A time that cannot be read is
-    None. The columns that rules do not use are read too.
+    With `newest_first`, the order is the opposite one. Bytes in a column of texts are a text, as is
+    what is not JSON. A time that cannot be read is None. The columns that rules do not use are read
+    too.
     """
-    return list(_rows_of(connection, table, condition, most, None))
+    return list(_rows_of(connection, table, condition, most, None, newest_first))
 
 
 def _rows_of(
@@ -51,11 +57,14 @@ def _rows_of(
     condition: Any,
     most: int,
     refuse: Refuse | None,
+    newest_first: bool = False,
 ) -> Iterable[Any]:
     is_sqlite = connection.dialect.name == "sqlite"
     read = _as_it_stands if is_sqlite else _within_times
     columns = [each for each in table.columns if refuse is None or each.name not in UNREAD]
-    asked = sa.select(*map(read, columns)).order_by(*table.primary_key.columns).limit(most)
+    (key,) = table.primary_key.columns
+    order = key.desc() if newest_first else key
+    asked = sa.select(*map(read, columns)).order_by(order).limit(most)
     if condition is not None:
         asked = asked.where(condition)
     found = connection.execute(asked).all()

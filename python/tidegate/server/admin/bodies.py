@@ -247,7 +247,7 @@ class UpgradeRequest(BaseModel):
     requested_tier: str
     reason: Optional[str]
     status: str
-    created_at: dt.datetime
+    created_at: Optional[dt.datetime]
     decided_at: Optional[dt.datetime]
     decided_by: Optional[str]
     note: Optional[str]

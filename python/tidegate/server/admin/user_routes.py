@@ -253,8 +253,7 @@ def list_requests(
 ) -> Any:
     """Lists users' requests for other tiers, the newest first."""
     with admin.database.connect() as connection:
-        rows = users.list_requests(connection, status=status, user=user, before=before, most=limit)
-    return [row._mapping for row in rows]
+        return users.list_requests(connection, status=status, user=user, before=before, most=limit)
 
 
 @router.post(

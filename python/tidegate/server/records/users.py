@@ -65,20 +65,20 @@ def list_requests(
 ) -> list[Any]:
     """Returns requests for other tiers, the newest first."""
     table = upgrade_requests
-    asked = sa.select(table).order_by(table.c.id.desc()).limit(most)
+    asked: sa.ColumnElement[bool] = sa.true()
     if status is not None:
-        asked = asked.where(table.c.status == status)
+        asked = sa.and_(asked, table.c.status == status)
     if user is not None:
-        asked = asked.where(table.c.user_id == user)
+        asked = sa.and_(asked, table.c.user_id == user)
     if before is not None:
-        asked = asked.where(table.c.id < before)
-    return list(connection.execute(asked).all())
+        asked = sa.and_(asked, table.c.id < before)
+    return rows_as_shown(connection, table, asked, most, newest_first=True)
 
 
 def request_of(connection: sa.Connection, id: int) -> Any:
     """Returns the row of a request, or None."""
-    table = upgrade_requests
-    return connection.execute(sa.select(table).where(table.c.id == id)).first()
+    rows = rows_as_shown(connection, upgrade_requests, upgrade_requests.c.id == id, 1)
+    return rows[0] if rows else None
 
 
 def decide_request(
