@@ -68,23 +68,13 @@ def test_who_cannot_wait_passes_nobody_who_came_before(waiting: Any) -> None:
     assert acquire("k", 1, 0).allowed
 
 
-def test_who_cannot_wait_is_served_where_there_is_enough_for_all(waiting: Any) -> None:
-    clock = tg.ManualClock()
-    limiter = tg.Limiter("10/10 seconds", clock=clock)
-    ahead = limiter._room.enter("k", 5, lambda: None)
-    acquire = waiting(limiter)
-    assert acquire("k", 5, 0).allowed
-    assert not acquire("k", 1, 0).allowed
-    limiter._room.leave(ahead)
-    assert acquire("k", 5, 0).allowed
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_limits_in_shadow_bound_not_what_is_left_for_those_who_came_before(
-    waiting: Any, count: int
+@pytest.mark.parametrize("in_shadow", [None, 0, 1])
+def test_who_cannot_wait_is_served_where_there_is_enough_for_all(
+    waiting: Any, in_shadow: int | None
 ) -> None:
-    shadow = tg.Limit(count, 60, shadow=True)
-    limiter = tg.Limiter([shadow, tg.Limit(10, 10)], clock=tg.ManualClock())
+    """A limit in shadow, of so many units, bounds nothing."""
+    shadows = [] if in_shadow is None else [tg.Limit(in_shadow, 60, shadow=True)]
+    limiter = tg.Limiter([*shadows, tg.Limit(10, 10)], clock=tg.ManualClock())
     ahead = limiter._room.enter("k", 5, lambda: None)
     acquire = waiting(limiter)
     assert acquire("k", 5, 0).allowed
