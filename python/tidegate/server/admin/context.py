@@ -38,8 +38,8 @@ __all__ = [
     "Admin",
     "AdminRoute",
     "AnActor",
-    "AskedChange",
     "Comment",
+    "RequestedChange",
     "TheAdmin",
     "role",
 ]
@@ -229,8 +229,8 @@ Comment = Annotated[
 
 
 @dataclass(frozen=True)
-class AskedChange:
-    """A change of rules that a request asks for: who asks, why, and what they have read."""
+class RequestedChange:
+    """A requested change of rules: its author, their reason, and the ETag that they have read."""
 
     admin: Admin
     actor: Actor
@@ -267,8 +267,8 @@ def _change_of(
         Optional[str], Header(description="The ETag that was read before, or `*`.")
     ] = None,
     comment: Comment = None,
-) -> AskedChange:
-    return AskedChange(admin, actor, if_match, comment)
+) -> RequestedChange:
+    return RequestedChange(admin, actor, if_match, comment)
 
 
-AChange = Annotated[AskedChange, Depends(_change_of)]
+AChange = Annotated[RequestedChange, Depends(_change_of)]

@@ -13,8 +13,8 @@ from tidegate.server.admin.context import (
     Admin,
     AdminRoute,
     AnActor,
-    AskedChange,
     Comment,
+    RequestedChange,
     TheAdmin,
     role,
 )
@@ -127,7 +127,7 @@ def _read(admin: Admin, response: Response, field: str) -> dict[str, Any]:
     return {"etag": etag, "entries": entries}
 
 
-def _replace(asked: AskedChange, field: str, entries: list[dict[str, Any]]) -> ChangedRules:
+def _replace(asked: RequestedChange, field: str, entries: list[dict[str, Any]]) -> ChangedRules:
     def propose(stored: StoredRules) -> Any:
         asked.check_read(etag_of(stored.plain.get(field, [])), is_required=True)
         given: Any = {(field, i): (i,) for i in range(len(entries))}
